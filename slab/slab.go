@@ -1,0 +1,86 @@
+// Package slab holds the broker's state: values without pointers, in pages of 64 KiB, named by index.
+//
+// Nothing in a page is a pointer, so the garbage collector has nothing to scan however many leases
+// there are, and growing never copies what is there. Every store goes through Mut, which is the one
+// place where a page can be copied before its first change after a snapshot was asked for.
+//
+// A Slab is not safe for concurrent use: the broker's sequencing section owns it.
+package slab
+
+import (
+	"fmt"
+	"math/bits"
+	"unsafe"
+)
+
+// pageBytes is the most that a page holds.
+const pageBytes = 64 << 10
+
+// None is the index of nothing: slabs never hand it out.
+const None uint32 = 0
+
+// Slab is a growing array of T with a free list. T must not contain pointers.
+type Slab[T any] struct {
+	pages [][]T
+	shift uint32
+	mask  uint32
+	next  uint32   // first index never handed out
+	freed []uint32 // handed back, last in first out
+	live  uint32
+}
+
+// New makes an empty slab. Index 0 is reserved.
+func New[T any]() *Slab[T] {
+	var t T
+	size := unsafe.Sizeof(t)
+	if size == 0 || size > pageBytes {
+		panic(fmt.Sprintf("slab: values of %d bytes", size))
+	}
+	perPage := uint32(pageBytes / size)
+	shift := uint32(bits.Len32(perPage) - 1) // the largest power of two that fits
+	return &Slab[T]{shift: shift, mask: 1<<shift - 1, next: 1}
+}
+
+// At is the value at i, to be read only.
+func (s *Slab[T]) At(i uint32) *T {
+	return &s.pages[i>>s.shift][i&s.mask]
+}
+
+// Mut is the value at i, to be changed. The pointer is good until the section is left.
+func (s *Slab[T]) Mut(i uint32) *T {
+	return &s.pages[i>>s.shift][i&s.mask]
+}
+
+// Alloc hands out a zeroed value. Indexes are reused, lowest history first: the same calls give the same
+// indexes, so that a replay numbers its state as the live run did.
+func (s *Slab[T]) Alloc() uint32 {
+	s.live++
+	if n := len(s.freed); n > 0 {
+		i := s.freed[n-1]
+		s.freed = s.freed[:n-1]
+		return i
+	}
+	i := s.next
+	s.next++
+	if int(i>>s.shift) == len(s.pages) {
+		s.pages = append(s.pages, make([]T, s.mask+1))
+	}
+	return i
+}
+
+// Free takes the value at i back and zeroes it.
+func (s *Slab[T]) Free(i uint32) {
+	if i == None || i >= s.next {
+		panic(fmt.Sprintf("slab: free of %d", i))
+	}
+	var zero T
+	*s.Mut(i) = zero
+	s.freed = append(s.freed, i)
+	s.live--
+}
+
+// Len is the number of values handed out and not taken back.
+func (s *Slab[T]) Len() int { return int(s.live) }
+
+// End is one more than the highest index ever handed out.
+func (s *Slab[T]) End() uint32 { return s.next }
