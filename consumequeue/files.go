@@ -1,0 +1,212 @@
+package consumequeue
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/leasemq/leasemq/mmaplog"
+)
+
+// File is a mapped index file. See mmaplog.MappedFile.
+type File interface {
+	Allocate(off, n int64) error
+	Populate(off, n int64) error
+	Bytes() []byte
+	Flush() error
+	Close() error
+}
+
+func openMapped(path string, size int64) (File, error) {
+	f, err := mmaplog.OpenMapped(path, size)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// mostReaders bounds the descriptors that are kept. Mapped files have none.
+const mostReaders = 256
+
+// files stores entries to index files and reads them, whichever are open.
+//
+// Stores go through mappings, in places that were allocated and populated before. Reads use pread: a cold page then
+// stalls one goroutine in a system call, which the scheduler sees, and not in a page fault, which it doesn't.
+//
+// All methods may be called from any goroutine of this package but the section; they block.
+type files struct {
+	dir     string
+	open    func(path string, size int64) (File, error)
+	missing atomic.Uint64
+
+	// storeMu is held while storing, so there is one storer at a time, and a file is not closed under it.
+	storeMu  sync.Mutex
+	mapped   *lru[fileKey, *openFile]
+	dropped  map[uint32]struct{}  // topics whose files must not come back
+	unsynced map[fileKey]struct{} // stored to since they were flushed
+	newNames map[string]struct{}  // directories with new entries since they were flushed
+	flushErr error                // latched: what a failed flush lost is not known
+	closed   bool                 // nothing is opened any more
+
+	readMu     sync.Mutex
+	readers    *lru[fileKey, *os.File]
+	readClosed bool
+}
+
+// openFile is a mapped file. storeMu guards it.
+type openFile struct {
+	File
+	allocated uint32 // bit i: the i-th allocateStep has disk blocks
+	flushing  bool
+	evicted   bool // close it when it was flushed
+}
+
+const _ = uint(32 - FileBytes/allocateStep)
+
+var errDropped = errors.New("consumequeue: the topic was dropped")
+
+func openFiles(dir string, maxOpen int, open func(string, int64) (File, error)) (*files, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("consumequeue: %w", err)
+	}
+	readers := min(max(maxOpen/4, 1), mostReaders)
+	return &files{
+		dir: dir, open: open,
+		mapped:   newLRU[fileKey, *openFile](max(maxOpen-readers, 1)),
+		readers:  newLRU[fileKey, *os.File](readers),
+		dropped:  map[uint32]struct{}{},
+		unsynced: map[fileKey]struct{}{},
+		newNames: map[string]struct{}{},
+	}, nil
+}
+
+// piece is a sequence of entries and the offset of the first.
+type piece struct {
+	from    uint64
+	entries []Entry
+}
+
+// write stores pieces, each of which begins where the one before ends, all in one file.
+func (f *files) write(q *Queue, pieces ...piece) error {
+	f.storeMu.Lock()
+	defer f.storeMu.Unlock()
+	last := &pieces[len(pieces)-1]
+	key := keyOf(q, pieces[0].from)
+	from := int64(pieces[0].from%FileEntries) * EntryBytes
+	to := int64((last.from+uint64(len(last.entries))-1)%FileEntries+1) * EntryBytes
+	o, err := f.openLocked(key)
+	if err == nil {
+		err = o.store(from, to, pieces)
+	}
+	switch {
+	case err == errDropped:
+		return nil
+	case err != nil:
+		f.closeLocked(key) // the next attempt begins with opening it
+		return fmt.Errorf("consumequeue: %s: %w", key.path(f.dir), err)
+	}
+	f.unsynced[key] = struct{}{}
+	return nil
+}
+
+// store readies [from, to) of the file for stores without faults, then stores pieces there.
+func (o *openFile) store(from, to int64, pieces []piece) error {
+	for i := from / allocateStep; i <= (to-1)/allocateStep; i++ {
+		if o.allocated&(1<<i) != 0 {
+			continue
+		}
+		if err := o.Allocate(i*allocateStep, allocateStep); err != nil {
+			return err
+		}
+		o.allocated |= 1 << i
+	}
+	if err := o.Populate(from, to-from); err != nil {
+		return err
+	}
+	return storePieces(o.Bytes()[from:to], pieces)
+}
+
+// openLocked gives the mapped file of a key, made if it is missing. It needs storeMu.
+func (f *files) openLocked(key fileKey) (*openFile, error) {
+	if o, ok := f.mapped.get(key); ok {
+		return o, nil
+	}
+	if _, ok := f.dropped[key.topic]; ok {
+		return nil, errDropped
+	}
+	if f.closed {
+		return nil, ErrClosed
+	}
+	path := key.path(f.dir)
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		queue := filepath.Dir(path)
+		topic := filepath.Dir(queue)
+		if err := os.MkdirAll(queue, 0o755); err != nil {
+			return nil, err
+		}
+		f.newNames[queue], f.newNames[topic], f.newNames[f.dir] = struct{}{}, struct{}{}, struct{}{}
+	case err != nil:
+		return nil, err
+	case info.Size() > FileBytes:
+		// Nothing behind the end is ours, and nobody has it mapped.
+		if err := os.Truncate(path, FileBytes); err != nil {
+			return nil, err
+		}
+	}
+	mapped, err := f.open(path, FileBytes)
+	if err != nil {
+		return nil, err
+	}
+	o := &openFile{File: mapped}
+	if gone, over := f.mapped.put(key, o); over {
+		gone.evict()
+	}
+	return o, nil
+}
+
+func (f *files) closeLocked(key fileKey) {
+	if o, ok := f.mapped.remove(key); ok {
+		o.evict()
+	}
+}
+
+// evict closes a file that was taken out of the open ones, at once or after the flush that is under way. What was stored to it
+// stays with the system.
+func (o *openFile) evict() {
+	if o.flushing {
+		o.evicted = true
+		return
+	}
+	o.Close()
+}
+
+// drop closes what is open of a topic. From then on nothing of it is made again.
+func (f *files) drop(topic uint32) {
+	f.storeMu.Lock()
+	f.dropped[topic] = struct{}{}
+	f.mapped.removeIf(func(k fileKey) bool { return k.topic == topic }, (*openFile).evict)
+	for k := range f.unsynced {
+		if k.topic == topic {
+			delete(f.unsynced, k)
+		}
+	}
+	f.storeMu.Unlock()
+	f.closeReaders(func(k fileKey) bool { return k.topic == topic })
+}
+
+func (f *files) close() {
+	f.readMu.Lock()
+	f.readClosed = true
+	f.readMu.Unlock()
+	f.storeMu.Lock()
+	f.closed = true
+	f.mapped.removeIf(func(fileKey) bool { return true }, (*openFile).evict)
+	f.storeMu.Unlock()
+	f.closeReaders(func(fileKey) bool { return true })
+}

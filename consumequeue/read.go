@@ -1,0 +1,48 @@
+package consumequeue
+
+// Read copies entries of a queue from offset on to dst, and tells how many there were: fewer than len(dst) at the end of the queue,
+// none for a queue that does not exist. It sees every entry that was appended. It may block, and must be called
+// without the section's lock: it is for looking (PEEK, tools), not for delivering.
+func (x *Index) Read(topic uint32, queue uint16, offset uint64, dst []Entry) (n int, err error) {
+	for n < len(dst) {
+		m, err := x.readPart(queueKey{topic, queue}, offset+uint64(n), dst[n:])
+		if m == 0 || err != nil {
+			return n, err
+		}
+		n += m
+	}
+	return n, nil
+}
+
+// readPart reads up to the end of a block or less.
+func (x *Index) readPart(key queueKey, offset uint64, dst []Entry) (int, error) {
+	x.mu.Lock()
+	q := x.queues[key]
+	if q == nil {
+		x.mu.Unlock()
+		return 0, nil
+	}
+	first := firstOf(offset)
+	// What is below end was stored to its block before end was.
+	limit := min(first+BlockEntries, q.end.Load())
+	if offset < q.begin || offset >= limit {
+		x.mu.Unlock()
+		return 0, nil
+	}
+	b := x.table.get(q, first)
+	if b != nil && offset >= b.From {
+		n := copy(dst, b.Entries[offset-first:limit-first])
+		x.mu.Unlock()
+		return n, nil
+	}
+	if b != nil {
+		limit = min(limit, b.From)
+	}
+	x.mu.Unlock()
+	// What is not resident was written.
+	n := min(uint64(len(dst)), limit-offset)
+	if err := x.files.read(q, offset, dst[:n]); err != nil {
+		return 0, err
+	}
+	return int(n), nil
+}

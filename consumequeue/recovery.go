@@ -1,0 +1,158 @@
+package consumequeue
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+)
+
+// Recovery runs between Open and Start, in one goroutine. The log is read, whole or from a snapshot on, and every message in it is
+// given to Recover, which brings the files in line and leaves alone what is right already. FinishRecovery then cuts
+// off what the log does not know.
+
+// QueueEnd says where the entries of a queue begin and end, as the recovered state has it.
+type QueueEnd struct {
+	Topic uint32
+	Queue uint16
+	Begin uint64 // 0 until index files are removed by retention
+	End   uint64
+}
+
+// IncompleteError tells that entries are missing which lie before the part of the log that was replayed. The index has to be
+// rebuilt from the whole log.
+type IncompleteError struct {
+	Topic  uint32
+	Queue  uint16
+	Offset uint64
+}
+
+func (e *IncompleteError) Error() string {
+	return fmt.Sprintf("consumequeue: topic %d queue %d has no entry for offset %d, and the replay began behind it", e.Topic, e.Queue, e.Offset)
+}
+
+// Recover takes the entry of a message. The offsets of a queue come without gaps, from wherever the replay begins;
+// one that has come already is replaced (the message was moved in the log).
+func (x *Index) Recover(topic uint32, queue uint16, offset uint64, e Entry) error {
+	q := x.lastRecovered
+	if q == nil || q.topic != topic || q.queue != queue {
+		q = x.Queue(topic, queue)
+		x.lastRecovered = q
+	}
+	end := q.end.Load()
+	switch {
+	case !q.recovered:
+		q.recovered, q.recoveredFrom = true, offset
+		q.flushed = offset
+		end = offset
+		q.end.Store(offset)
+	case offset > end:
+		return fmt.Errorf("consumequeue: topic %d queue %d: offset %d follows %d in the log", topic, queue, offset, end)
+	case offset < end:
+		if b := x.table.get(q, firstOf(offset)); b != nil && b.contains(offset) {
+			b.Entries[offset%BlockEntries] = e
+		}
+		if offset >= q.flushed {
+			return nil
+		}
+		return x.files.restore(q, offset, []Entry{e})
+	}
+	b := q.tail
+	if b == nil {
+		b = q.openTail(offset)
+	}
+	b.Entries[offset%BlockEntries] = e
+	b.To = end + 1
+	q.end.Store(end + 1)
+	if b.To%BlockEntries == 0 {
+		return x.restoreTail(q)
+	}
+	return nil
+}
+
+// restoreTail brings the file in line with what was recovered since the last time.
+func (x *Index) restoreTail(q *Queue) error {
+	b := q.tail
+	if b == nil {
+		return nil
+	}
+	if err := x.files.restore(q, q.flushed, b.Entries[q.flushed-b.First:b.To-b.First]); err != nil {
+		return err
+	}
+	q.flushed = b.To
+	q.tail = nil
+	x.tails.remove(q)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ring.insert(b)
+	if x.ring.length > x.room {
+		x.giveBack(x.ring.take())
+	}
+	return nil
+}
+
+// restore stores entries unless the file has them.
+func (f *files) restore(q *Queue, offset uint64, entries []Entry) error {
+	var there [BlockEntries]Entry
+	old := there[:len(entries)]
+	if found, err := f.readFile(keyOf(q, offset), offset, old); err == nil && found && slices.Equal(old, entries) {
+		return nil
+	}
+	return f.write(q, piece{offset, entries})
+}
+
+// FinishRecovery takes the queues that there are. It removes everything else from the directory: entries at and beyond the end of
+// a queue, files and directories of other queues. It gives an *IncompleteError if a queue lacks entries that
+// were not replayed.
+func (x *Index) FinishRecovery(ends iter.Seq[QueueEnd]) error {
+	known := map[queueKey]bool{}
+	for e := range ends {
+		known[queueKey{e.Topic, e.Queue}] = true
+		q := x.Queue(e.Topic, e.Queue)
+		if err := x.finish(q, e); err != nil {
+			return err
+		}
+	}
+	for key, q := range x.queues {
+		if !known[key] {
+			x.forget(q)
+		}
+	}
+	x.files.closeReaders(func(fileKey) bool { return true }) // files may have been removed
+	return x.files.removeUnknown(known, x.log)
+}
+
+func (x *Index) finish(q *Queue, e QueueEnd) error {
+	if err := x.restoreTail(q); err != nil {
+		return err
+	}
+	if !q.recovered {
+		q.recoveredFrom = e.End
+		q.end.Store(e.End)
+		q.flushed = e.End
+	}
+	if end := q.end.Load(); end != e.End || e.Begin > end {
+		return fmt.Errorf("consumequeue: topic %d queue %d: the log ends at offset %d, the state says %d to %d", q.topic, q.queue, end, e.Begin, e.End)
+	}
+	q.begin = e.Begin
+	if at, ok := x.files.firstMissing(q, q.begin, q.recoveredFrom); ok {
+		return &IncompleteError{q.topic, q.queue, at}
+	}
+	return x.files.cut(q, q.begin, e.End, x.log)
+}
+
+// forget drops a queue that was in the log and is not in the state: its topic was deleted.
+func (x *Index) forget(q *Queue) {
+	q.dropped.Store(true)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.queues, queueKey{q.topic, q.queue})
+	x.all[q.place] = nil
+	x.holes = append(x.holes, q.place)
+	x.topics[q.topic] = slices.DeleteFunc(x.topics[q.topic], func(o *Queue) bool { return o == q })
+	if b := q.tail; b != nil {
+		q.tail = nil
+		x.tails.remove(q)
+		x.giveBack(b)
+	}
+	x.lastRecovered = nil
+}

@@ -1,0 +1,142 @@
+package consumequeue
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/leasemq/leasemq/mmaplog"
+)
+
+// ErrClosed is what Sync and Read give after Close or Abort.
+var ErrClosed = errors.New("consumequeue: closed")
+
+// Sync returns when every entry that was appended before the call is in its file, and the files are durable. It may take long,
+// and must be called without the section's lock (before a snapshot is published). After an error nothing is
+// lost in memory; but if the error came from a flush, every later Sync fails too.
+func (x *Index) Sync() error {
+	// Tails are stored as they are now, without the section, which will hand them over again when they are full: the
+	// same bytes are then stored twice. What left its tail before we came by was handed over before we look at handed.
+	if err := x.storeTails(); err != nil {
+		return err
+	}
+	if err := x.awaitWriter(); err != nil {
+		return err
+	}
+	return x.files.flush()
+}
+
+func (x *Index) storeTails() error {
+	var copied [BlockEntries]Entry
+	for i := 0; ; i++ {
+		x.mu.Lock()
+		if x.stopped {
+			x.mu.Unlock()
+			return ErrClosed
+		}
+		if i >= len(x.all) {
+			x.mu.Unlock()
+			return nil
+		}
+		q := x.all[i]
+		if q == nil || q.flushed == q.end.Load() {
+			x.mu.Unlock()
+			continue
+		}
+		from, to := q.flushed, q.end.Load()
+		first := firstOf(from)
+		n := copy(copied[:], x.table.get(q, first).Entries[from-first:to-first])
+		x.mu.Unlock()
+		if err := x.files.write(q, piece{from, copied[:n]}); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitWriter waits until what was handed over is stored, or the writer failed to after the call.
+func (x *Index) awaitWriter() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	target, passes := x.handed, x.passes
+	for x.stored < target {
+		switch {
+		case x.dead != nil:
+			return x.dead
+		case x.stopped:
+			return ErrClosed
+		case x.passes > passes && x.failure != nil:
+			return x.failure
+		}
+		if x.passes == passes {
+			x.retryNow = true
+			x.rouse(wakeWriter)
+		}
+		x.moved.Wait()
+	}
+	return nil
+}
+
+// mostFlushes is how many files are flushed one by one. For more the whole file system is flushed at once, which the log does
+// to most of it anyway.
+const mostFlushes = 128
+
+// flush makes everything stored durable.
+func (f *files) flush() error {
+	f.storeMu.Lock()
+	keys, names, failed := f.unsynced, f.newNames, f.flushErr
+	f.unsynced, f.newNames = map[fileKey]struct{}{}, map[string]struct{}{}
+	f.storeMu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	err := f.flushNames(keys, names)
+	if err != nil {
+		err = fmt.Errorf("consumequeue: flush: %w", err)
+		f.storeMu.Lock()
+		f.flushErr = err
+		f.storeMu.Unlock()
+	}
+	return err
+}
+
+func (f *files) flushNames(keys map[fileKey]struct{}, names map[string]struct{}) error {
+	if len(keys)+len(names) > mostFlushes {
+		if err := flushFileSystem(f.dir); !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	for key := range keys {
+		if err := f.flushFile(key); err != nil {
+			return fmt.Errorf("%s: %w", key.path(f.dir), err)
+		}
+	}
+	for dir := range names {
+		if err := mmaplog.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err // one that is gone was dropped
+		}
+	}
+	return nil
+}
+
+// flushFile flushes without storeMu, so that the writer goes on meanwhile.
+func (f *files) flushFile(key fileKey) error {
+	f.storeMu.Lock()
+	o, err := f.openLocked(key)
+	if err != nil {
+		f.storeMu.Unlock()
+		if err == errDropped {
+			return nil
+		}
+		return err
+	}
+	o.flushing = true
+	f.storeMu.Unlock()
+	err = o.Flush()
+	f.storeMu.Lock()
+	o.flushing = false
+	if o.evicted {
+		o.Close()
+	}
+	f.storeMu.Unlock()
+	return err
+}
