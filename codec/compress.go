@@ -68,7 +68,8 @@ func (m *Message) Decompress() ([]byte, error) {
 	var err error
 	switch m.Compression {
 	case Zstd:
-		// The capacity of the destination is a hard limit on what the decoder produces.
+		// The capacity of the destination is a hard limit on what the decoder produces. (It looks after each
+		// block, of 128 KiB at most, which may have made the buffer grow by a quarter.)
 		out, err = zstdDecoder().DecodeAll(m.Body, make([]byte, 0, m.RawBytes))
 	case S2:
 		var n int

@@ -55,13 +55,22 @@ func (f *fields) u64() uint64 {
 
 func (f *fields) i64() int64 { return int64(f.u64()) }
 
+// bool reads a flag. Only 0 and 1 are flags: every record has one encoding.
+func (f *fields) bool() bool {
+	v := f.u8()
+	if v > 1 {
+		f.bad = true
+	}
+	return v == 1
+}
+
 // short reads a byte string of up to 255 bytes; it points into the record.
 func (f *fields) short() []byte { return f.take(int(f.u8())) }
 
 // count reads the number of entries of at least size bytes each that follow, and refuses more than can.
 func (f *fields) count(size int) int {
 	n := int(f.u32())
-	if n*size > len(f.b) {
+	if n > len(f.b)/size {
 		f.bad = true
 		return 0
 	}
@@ -78,7 +87,12 @@ func (f *fields) end() error {
 
 var le = binary.LittleEndian
 
+// appendShort writes a byte string of up to 255 bytes. Callers have checked its length: a longer one would
+// be a record that nobody can read again.
 func appendShort[T string | []byte](dst []byte, s T) []byte {
+	if len(s) > maxShort {
+		panic("codec: a short field is too long")
+	}
 	dst = append(dst, byte(len(s)))
 	return append(dst, s...)
 }

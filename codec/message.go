@@ -99,7 +99,7 @@ func tooLarge(what string, n, limit int) error {
 	return fmt.Errorf("%w: %w: %s of %d bytes, limit %d", ErrMessage, ErrTooLarge, what, n, limit)
 }
 
-// Append encodes m behind dst. It fails when m is over a limit.
+// Append encodes m behind dst. It fails when m is over a limit or is not what Parse would accept.
 func (m *Message) Append(dst []byte) ([]byte, error) {
 	for _, f := range [...]struct{ what, s string }{
 		{"tag", m.Tag}, {"key", m.Key}, {"order key", m.OrderKey}, {"unique key", m.UniqueKey},
@@ -124,9 +124,18 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 	if props > MaxPropertyBytes {
 		return dst, tooLarge("properties", props, MaxPropertyBytes)
 	}
+	if m.Compression > S2 {
+		return dst, fmt.Errorf("%w: unknown compression %d", ErrMessage, m.Compression)
+	}
+	if m.Calendar && !m.Delayed {
+		return dst, fmt.Errorf("%w: a calendar time without a delay", ErrMessage)
+	}
 	raw := m.RawBytes
 	if m.Compression == None {
 		raw = uint32(len(m.Body))
+	}
+	if raw > MaxDecompressed {
+		return dst, tooLarge("decompressed body", int(raw), MaxDecompressed)
 	}
 	var flags byte
 	if m.Delayed {
@@ -276,10 +285,14 @@ func TagHash[T string | []byte](tag T) uint64 {
 	if len(tag) == 0 {
 		return 0
 	}
-	if h := xxhash.Sum64String(string(tag)); h != 0 {
-		return h
+	var h uint64
+	switch tag := any(tag).(type) { // a conversion would copy long tags to the heap
+	case string:
+		h = xxhash.Sum64String(tag)
+	case []byte:
+		h = xxhash.Sum64(tag)
 	}
-	return 1
+	return max(h, 1)
 }
 
 // Message copies v out of the payload it points into. The body is left as stored.

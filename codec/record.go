@@ -115,6 +115,9 @@ func ParseHeader(b []byte) (h Header) {
 // Padded is n rounded up to the alignment of records.
 func Padded(n int) int { return (n + Align - 1) &^ (Align - 1) }
 
+// noCRC is what a checksum is computed over in its own place.
+var noCRC [4]byte
+
 // ErrNoRecord says that bytes are not a whole, valid record.
 var ErrNoRecord = errors.New("codec: not a record")
 
@@ -152,10 +155,8 @@ func ReadRecord(b []byte) (h Header, assigned, payload []byte, err error) {
 	}
 	assigned = b[HeaderBytes : HeaderBytes+n]
 	payload = b[HeaderBytes+n : h.Length]
-	var head [HeaderBytes]byte
-	copy(head[:], b)
-	clear(head[4:8])
-	crc := Checksum(Checksum(Checksum(0, payload), assigned), head[:])
+	crc := Checksum(Checksum(Checksum(0, payload), assigned), b[:4])
+	crc = Checksum(Checksum(crc, noCRC[:]), b[8:HeaderBytes])
 	if crc != h.CRC {
 		return h, nil, nil, fmt.Errorf("%w: checksum %08x, stored %08x", ErrNoRecord, crc, h.CRC)
 	}

@@ -174,7 +174,7 @@ func (r *Grant) Append(dst []byte) []byte {
 	dst = le.AppendUint64(dst, r.Session)
 	dst = le.AppendUint64(dst, uint64(r.DeadlineMs))
 	dst = le.AppendUint64(dst, r.PopSequence)
-	dst = append(dst, r.PopSlot, flag(r.Lost))
+	dst = append(dst, r.PopSlot, boolByte(r.Lost))
 	dst = le.AppendUint32(dst, uint32(len(r.Runs)))
 	for i := range r.Runs {
 		run := &r.Runs[i]
@@ -189,7 +189,7 @@ func (r *Grant) Append(dst []byte) []byte {
 func (r *Grant) Decode(b []byte) error {
 	f := fields{b: b}
 	r.Sub, r.Number, r.Session, r.DeadlineMs = f.u32(), f.u32(), f.u64(), f.i64()
-	r.PopSequence, r.PopSlot, r.Lost = f.u64(), f.u8(), f.u8() != 0
+	r.PopSequence, r.PopSlot, r.Lost = f.u64(), f.u8(), f.bool()
 	r.Runs = r.Runs[:0]
 	for n := f.count(15); n > 0; n-- {
 		r.Runs = append(r.Runs, GrantRun{Queue: f.u16(), Kind: RunKind(f.u8()), Count: f.u32(), Offset: f.u64()})
@@ -221,7 +221,7 @@ func (r *Settle) Append(dst []byte) []byte {
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		dst = le.AppendUint16(dst, run.Queue)
-		dst = append(dst, flag(run.Lost))
+		dst = append(dst, boolByte(run.Lost))
 		dst = le.AppendUint32(dst, run.Count)
 		dst = le.AppendUint64(dst, run.Offset)
 		dst = le.AppendUint64(dst, run.Token)
@@ -234,7 +234,7 @@ func (r *Settle) Decode(b []byte) error {
 	r.Sub, r.Session = f.u32(), f.u64()
 	r.Runs = r.Runs[:0]
 	for n := f.count(23); n > 0; n-- {
-		r.Runs = append(r.Runs, SettleRun{Queue: f.u16(), Lost: f.u8() != 0, Count: f.u32(), Offset: f.u64(), Token: f.u64()})
+		r.Runs = append(r.Runs, SettleRun{Queue: f.u16(), Lost: f.bool(), Count: f.u32(), Offset: f.u64(), Token: f.u64()})
 	}
 	return f.end()
 }
@@ -275,7 +275,7 @@ func (r *Change) Append(dst []byte) []byte {
 	for i := range r.Entries {
 		e := &r.Entries[i]
 		dst = le.AppendUint16(dst, e.Queue)
-		dst = append(dst, byte(e.Kind), flag(e.Lost))
+		dst = append(dst, byte(e.Kind), boolByte(e.Lost))
 		dst = le.AppendUint32(dst, e.Ordinal)
 		dst = le.AppendUint64(dst, e.Offset)
 		dst = le.AppendUint64(dst, e.Token)
@@ -290,7 +290,7 @@ func (r *Change) Decode(b []byte) error {
 	r.Entries = r.Entries[:0]
 	for n := f.count(32); n > 0; n-- {
 		r.Entries = append(r.Entries, ChangeEntry{
-			Queue: f.u16(), Kind: ChangeKind(f.u8()), Lost: f.u8() != 0, Ordinal: f.u32(),
+			Queue: f.u16(), Kind: ChangeKind(f.u8()), Lost: f.bool(), Ordinal: f.u32(),
 			Offset: f.u64(), Token: f.u64(), AtMs: f.i64(),
 		})
 	}
@@ -415,7 +415,7 @@ func (r *SessionEnd) Decode(b []byte) error {
 	return f.end()
 }
 
-func flag(b bool) byte {
+func boolByte(b bool) byte {
 	if b {
 		return 1
 	}

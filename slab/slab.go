@@ -10,6 +10,7 @@ package slab
 import (
 	"fmt"
 	"math/bits"
+	"reflect"
 	"unsafe"
 )
 
@@ -26,6 +27,7 @@ type Slab[T any] struct {
 	mask  uint32
 	next  uint32   // first index never handed out
 	freed []uint32 // handed back, last in first out
+	used  []uint64 // a bit for each index that is handed out
 	live  uint32
 }
 
@@ -36,9 +38,12 @@ func New[T any]() *Slab[T] {
 	if size == 0 || size > pageBytes {
 		panic(fmt.Sprintf("slab: values of %d bytes", size))
 	}
+	if hasPointers(reflect.TypeFor[T]()) {
+		panic(fmt.Sprintf("slab: %T contains pointers", t))
+	}
 	perPage := uint32(pageBytes / size)
 	shift := uint32(bits.Len32(perPage) - 1) // the largest power of two that fits
-	return &Slab[T]{shift: shift, mask: 1<<shift - 1, next: 1}
+	return &Slab[T]{shift: shift, mask: 1<<shift - 1, next: 1, used: make([]uint64, 1)}
 }
 
 // At is the value at i, to be read only.
@@ -51,13 +56,14 @@ func (s *Slab[T]) Mut(i uint32) *T {
 	return &s.pages[i>>s.shift][i&s.mask]
 }
 
-// Alloc hands out a zeroed value. Indexes are reused, lowest history first: the same calls give the same
-// indexes, so that a replay numbers its state as the live run did.
+// Alloc hands out a zeroed value. Indexes are reused, the one that came back last first: the same calls
+// give the same indexes, so that a replay numbers its state as the live run did.
 func (s *Slab[T]) Alloc() uint32 {
 	s.live++
 	if n := len(s.freed); n > 0 {
 		i := s.freed[n-1]
 		s.freed = s.freed[:n-1]
+		s.used[i/64] |= 1 << (i % 64)
 		return i
 	}
 	i := s.next
@@ -65,14 +71,20 @@ func (s *Slab[T]) Alloc() uint32 {
 	if int(i>>s.shift) == len(s.pages) {
 		s.pages = append(s.pages, make([]T, s.mask+1))
 	}
+	if int(i/64) == len(s.used) {
+		s.used = append(s.used, 0)
+	}
+	s.used[i/64] |= 1 << (i % 64)
 	return i
 }
 
-// Free takes the value at i back and zeroes it.
+// Free takes the value at i back and zeroes it. It panics when i is not handed out: two owners of one
+// value would be state that no record can explain.
 func (s *Slab[T]) Free(i uint32) {
-	if i == None || i >= s.next {
-		panic(fmt.Sprintf("slab: free of %d", i))
+	if i >= s.next || s.used[i/64]&(1<<(i%64)) == 0 {
+		panic(fmt.Sprintf("slab: free of %d, which is not handed out", i))
 	}
+	s.used[i/64] &^= 1 << (i % 64)
 	var zero T
 	*s.Mut(i) = zero
 	s.freed = append(s.freed, i)
@@ -84,3 +96,21 @@ func (s *Slab[T]) Len() int { return int(s.live) }
 
 // End is one more than the highest index ever handed out.
 func (s *Slab[T]) End() uint32 { return s.next }
+
+// hasPointers tells whether values of type t hold anything that the garbage collector would have to look at.
+func hasPointers(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Array:
+		return t.Len() > 0 && hasPointers(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if hasPointers(t.Field(i).Type) {
+				return true
+			}
+		}
+		return false
+	case reflect.Chan, reflect.Func, reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice, reflect.String, reflect.UnsafePointer:
+		return true
+	}
+	return false
+}

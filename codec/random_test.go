@@ -1,0 +1,89 @@
+package codec
+
+import (
+	"flag"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"testing"
+	"time"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of the random tests, as a failed run has printed it")
+
+func newRand(t testing.TB) *rand.Rand {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}
+
+// oddUint is a random number that is often at an edge: zero, one, all ones, or of any magnitude.
+func oddUint(r *rand.Rand) uint64 {
+	switch r.IntN(6) {
+	case 0:
+		return 0
+	case 1:
+		return ^uint64(0)
+	default:
+		return r.Uint64() >> r.IntN(64)
+	}
+}
+
+// oddBytes is up to most random bytes, often none or all of them.
+func oddBytes(r *rand.Rand, most int) []byte {
+	n := r.IntN(most + 1)
+	switch r.IntN(6) {
+	case 0:
+		n = 0
+	case 1:
+		n = most
+	}
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// fill sets v, which can be set, to a random value: byte strings of up to 255 bytes, lists of up to 20.
+func fill(r *rand.Rand, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(r.IntN(2) == 0)
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(oddUint(r) & (1<<(8*v.Type().Size()) - 1))
+	case reflect.Int64:
+		v.SetInt(int64(oddUint(r)))
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(r, v.Field(i))
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(r, v.Index(i))
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			v.SetBytes(oddBytes(r, 255))
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), r.IntN(21), 21))
+		for i := range v.Len() {
+			fill(r, v.Index(i))
+		}
+	default:
+		panic("codec: no random value of kind " + v.Kind().String())
+	}
+}
+
+// allocated is how many bytes do allocates. Nothing else may run beside it.
+func allocated(do func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
