@@ -1,0 +1,297 @@
+// Package broker is the engine: one method for each operation, between the frames above and the log
+// below.
+//
+// A request becomes an op in its connection's event loop (loop.go), where everything that needs no state
+// is done: decoding, checksums, receipts' signatures. Then it enters the sequencing section (section.go),
+// one mutex, in which it is checked against the head state, becomes records in the log's ring, and is
+// applied to the fold. Outside again its answer is encoded, and leaves when the log has committed what
+// it depends on (answers.go). Nobody waits anywhere but as a record: parked answers, parked pops
+// (waiters.go).
+//
+// Locks, in this order: the section; then the lists of the log, the index, the loops' inboxes, which are
+// held for a few instructions each. Goroutines: the event loops of the front, the log's writer, the
+// index's writer and loader, the ticker (ticker.go), two workers for reads that may wait for the disk.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/consumequeue"
+	"github.com/leasemq/leasemq/lease"
+	"github.com/leasemq/leasemq/mmaplog"
+	"github.com/leasemq/leasemq/timingwheel"
+)
+
+// Options configure an engine. Only Dir must be set.
+type Options struct {
+	Dir           string
+	IO            mmaplog.IOMode
+	Fsync         mmaplog.Policy
+	FsyncInterval time.Duration
+	SegmentBytes  int64
+	RingBytes     int
+	Limits        Limits
+	Logger        *slog.Logger
+
+	// For tests.
+	Clock  Clock // nil: the machine's
+	Manual bool  // no ticker: the test calls Tick
+	Verify bool  // the checks of verify.go, after every section
+	// Observe is called in the section, when Verify is set, after every record: the state as a replay
+	// of the log below end has it.
+	Observe func(end uint64, hash func() [3]uint64)
+	Seed    uint64     // of the jitter; 0: a random one
+	FS      mmaplog.FS // nil: the real one
+}
+
+// ErrStoreFailed is the reason why an engine that failed went down.
+var ErrStoreFailed = errors.New("broker: store failed")
+
+// Engine is a running broker without a network. Its exported methods may be called from anywhere; Loops
+// belong to their event loops.
+type Engine struct {
+	o      Options
+	limits Limits
+	logger *slog.Logger
+	log    *mmaplog.Log
+	index  *consumequeue.Index
+	key    lease.Key
+	clock  Clock
+	wall0  int64 // delay clock, ms, at monotonic zero
+
+	lease leaseClock
+
+	// mu is the sequencing section. Everything down to the next blank line is guarded by it.
+	mu       sync.Mutex
+	fold     *fold
+	shadow   *fold
+	sections uint64
+	rnd      *rand.Rand
+	topicRun []topicRun   // by slot of the topic
+	queueRun []queueRun   // by slot of the queue
+	subRun   []subRun     // by slot of the subscription
+	sessRun  []sessionRun // by slot of the session
+	gates    map[uint32]uint64
+	dispatch dispatchList
+	dirty    []uint32 // subscriptions to look at before the section is left
+	loading  []uint32 // subscriptions that wait for the index to be loaded
+	waiters  waiterTable
+	loops    []*Loop
+	wakeSet  []*Loop
+	suspects map[uint64]uint64 // silent sessions and the marker round at which they were first seen
+	lastMs   int64             // lease clock at the newest record
+	plan     plan
+	scratch  scratch
+
+	reserved    atomic.Int64  // ring bytes promised to requests that are not yet appended
+	waiting     atomic.Int64  // parked pops
+	dispatched  atomic.Uint64 // up to where visible ends have been moved
+	draining    atomic.Bool
+	todo        atomic.Bool   // the section has work left: look at it at the next wake-up
+	markerRound atomic.Uint64 // see watchSessions
+	failed      atomic.Bool
+	failure     error
+	failedCh    chan struct{}
+	failOnce    sync.Once
+	loopList    atomic.Pointer[[]*Loop]
+
+	work    workers
+	ticking ticker
+	stats   counters
+}
+
+// scratch are values that the section reuses.
+type scratch struct {
+	assigned [codec.MessageAssignedBytes]byte
+	payload  []byte
+	grant    codec.Grant
+	settle   codec.Settle
+	change   codec.Change
+	expire   codec.Expire
+	end      codec.SessionEnd
+	silent   []uint64
+}
+
+// Open recovers the data directory and starts the engine.
+func Open(o Options) (*Engine, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Clock == nil {
+		o.Clock = systemClock{time.Now()}
+	}
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	e := &Engine{
+		o: o, limits: o.Limits.withDefaults(), logger: o.Logger, clock: o.Clock,
+		rnd:      rand.New(rand.NewPCG(o.Seed, 1)),
+		gates:    map[uint32]uint64{},
+		suspects: map[uint64]uint64{},
+		failedCh: make(chan struct{}),
+	}
+	e.waiters.wheel = timingwheel.New(0)
+	e.loopList.Store(&[]*Loop{})
+	if err := e.recover(); err != nil {
+		e.abort()
+		return nil, err
+	}
+	e.work.start(2)
+	if !o.Manual {
+		e.ticking.start(e)
+	}
+	return e, nil
+}
+
+// recover opens the log, folds it, and begins the new epoch.
+func (e *Engine) recover() (err error) {
+	onViolation := func(what string) {
+		if e.o.Verify {
+			panic("broker: a record does not fit the state: " + what)
+		}
+		e.logger.Error("a record does not fit the state and does nothing", "what", what)
+	}
+	e.fold = newFold(onViolation)
+	if e.o.Verify {
+		e.shadow = newFold(onViolation)
+	}
+	e.index, err = consumequeue.Open(consumequeue.Options{
+		Dir: filepath.Join(e.o.Dir, "queues"), OnLoad: e.onLoad, Logger: e.logger, OnFail: e.fail,
+	})
+	if err != nil {
+		return err
+	}
+	e.log, err = mmaplog.Open(mmaplog.Options{
+		Dir: e.o.Dir, IO: e.o.IO, Policy: e.o.Fsync, Interval: e.o.FsyncInterval,
+		SegmentBytes: e.o.SegmentBytes, RingBytes: e.o.RingBytes,
+		OnCommit: e.onCommit, OnRoom: e.onRoom, OnFail: e.fail, FS: e.o.FS, Logger: e.logger,
+	}, e.replay)
+	if err != nil {
+		return err
+	}
+	found := e.log.Recovery()
+	e.limits.fit(e.log.MaxRecord())
+	if e.key, err = loadKey(e.o.Dir, found.Records == 0); err != nil {
+		return err
+	}
+	if err := e.index.FinishRecovery(e.queueEnds()); err != nil {
+		return err
+	}
+	mono, wall := e.clock.Mono(), e.clock.Wall()
+	e.wall0 = max(e.fold.wallMs, wall.UnixMilli()) - mono.Milliseconds()
+	e.lease.start(e.fold.leaseMs, mono)
+	e.lastMs = e.fold.leaseMs
+	epoch := max(e.fold.epoch+1, uint32(wall.Unix()))
+	if err := e.log.Start(epoch, e.lease.now(), e.wallMs(mono)); err != nil {
+		return err
+	}
+	h := codec.Header{Type: codec.TypeEpoch, Epoch: epoch, Position: e.log.Appended() - codec.HeaderBytes, LeaseMs: e.lease.now(), WallMs: e.wallMs(mono)}
+	e.follow(&h, nil, nil)
+	e.fold.stamp(&h)
+	e.fold.startEpoch(&h)
+	e.index.Start()
+	e.rebuildRuns()
+	e.fold.sessions.Serve(e.lease.now())
+	e.logger.Info("recovered", "records", found.Records, "bytes", found.Bytes, "clean_stop", found.CleanStop,
+		"epoch", epoch, "topics", len(e.fold.topics.ids), "sessions", e.fold.sessions.Sessions(),
+		"unsettled", e.fold.leases.Unsettled(), "took", found.Duration)
+	return nil
+}
+
+// replay applies one record of the log during recovery.
+func (e *Engine) replay(r mmaplog.Record) error {
+	if e.shadow != nil {
+		if err := e.shadow.apply(&r.Header, r.Assigned, r.Payload); err != nil {
+			return err
+		}
+	}
+	if r.Header.Type == codec.TypeMessage {
+		p := codec.ParseMessagePlace(r.Assigned)
+		e.fold.stamp(&r.Header)
+		if _, ok := e.fold.topics.message(&p); !ok {
+			return nil
+		}
+		return e.index.Recover(p.Topic, p.Queue, p.Offset, indexEntry(&r.Header, &p, r.Payload))
+	}
+	return e.fold.apply(&r.Header, r.Assigned, r.Payload)
+}
+
+func (e *Engine) abort() {
+	if e.log != nil {
+		e.log.Abort()
+	}
+	if e.index != nil {
+		e.index.Abort()
+	}
+}
+
+// wallMs is the delay clock: it ignores steps of the wall clock and never goes back.
+func (e *Engine) wallMs(mono time.Duration) int64 { return e.wall0 + mono.Milliseconds() }
+
+// Close stops in order: the log is flushed and marked as stopped cleanly. The front has been shut down
+// before.
+func (e *Engine) Close() error {
+	e.ticking.stop()
+	e.work.stop()
+	err := e.log.Close()
+	return errors.Join(err, e.index.Close())
+}
+
+// Abort stops without writing anything more, as a kill would. For tests.
+func (e *Engine) Abort() {
+	e.ticking.stop()
+	e.work.stop()
+	e.abort()
+}
+
+// Failed is closed when the engine has failed: head state is void, nothing is answered OK any more, and
+// the process must end. Err tells why.
+func (e *Engine) Failed() <-chan struct{} { return e.failedCh }
+
+// Err is why the engine failed; nil before.
+func (e *Engine) Err() error {
+	select {
+	case <-e.failedCh:
+		return e.failure
+	default:
+		return nil
+	}
+}
+
+// fail voids the head state. It may be called from any goroutine, with or without the section.
+func (e *Engine) fail(err error) {
+	e.failOnce.Do(func() {
+		e.failure = fmt.Errorf("%w: %w", ErrStoreFailed, err)
+		e.failed.Store(true)
+		close(e.failedCh)
+		e.logger.Error("the broker goes down: what is in memory is not what is on disk", "error", err)
+	})
+	e.wakeLoops()
+}
+
+// Drain begins the orderly stop: requests that begin new work are refused, parked pops are answered.
+func (e *Engine) Drain() { e.draining.Store(true) }
+
+// Epoch is the number of this start of the broker.
+func (e *Engine) Epoch() uint32 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fold.epoch
+}
+
+// SyncAll waits until everything appended so far is durable.
+func (e *Engine) SyncAll(ctx context.Context) error {
+	return e.log.SyncTo(ctx, e.log.Appended())
+}
+
+// Log is the engine's log, for reports.
+func (e *Engine) Log() *mmaplog.Log { return e.log }

@@ -1,0 +1,255 @@
+package broker
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasemq/leasemq/mmaplog"
+	"github.com/leasemq/leasemq/protocol"
+)
+
+// faultFS is the machine's file system, whose log files fail on request.
+type faultFS struct {
+	mmaplog.FS
+	flush atomic.Bool // flushes give EIO
+	full  atomic.Bool // allocations give ENOSPC
+}
+
+type faultFile struct {
+	mmaplog.File
+	fs *faultFS
+}
+
+func (f *faultFS) OpenFile(name string, flag int, perm fs.FileMode) (mmaplog.File, error) {
+	file, err := f.FS.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	return &faultFile{file, f}, nil
+}
+
+func (f *faultFile) Datasync() error {
+	if f.fs.flush.Load() {
+		return syscall.EIO
+	}
+	return f.File.Datasync()
+}
+
+func (f *faultFile) Sync() error {
+	if f.fs.flush.Load() {
+		return syscall.EIO
+	}
+	return f.File.Sync()
+}
+
+func (f *faultFile) Allocate(off, n int64) error {
+	if f.fs.full.Load() {
+		return syscall.ENOSPC
+	}
+	return f.File.Allocate(off, n)
+}
+
+func TestFailedFlushVoidsEverything(t *testing.T) {
+	// Given a broker under `always`, with a pop that waits,
+	disk := &faultFS{FS: mmaplog.OS}
+	r := newRig(t, func(o *Options) { o.FS, o.Fsync = disk, mmaplog.SyncAlways })
+	c := r.dial()
+	s := c.register("g", "a")
+	c.sendBodies("jobs", "x")
+	p := c.pop(popRequest(s.Session, "jobs", 1))
+	wait := popRequest(s.Session, "jobs", 1)
+	wait.AwaitMs = 60_000
+	parked := c.start(protocol.OpPop, 0, wait)
+	r.commit()
+	// when a flush fails under an ack,
+	disk.flush.Store(true)
+	ack := &protocol.AckRequest{Session: s.Session, Entries: []protocol.AckEntry{{Receipt: p.Rows[0].Receipt}}}
+	// then the ack, the pop, and everything after them has an unknown outcome, never OK,
+	if a := c.call(protocol.OpAck, 0, ack); a.Status != protocol.StoreFailed {
+		t.Fatalf("ack: %s", a.Status)
+	}
+	if a := c.wait(parked); a.Status != protocol.StoreFailed {
+		t.Fatalf("parked pop: %s", a.Status)
+	}
+	for code, req := range map[protocol.Opcode]interface{ Append([]byte) []byte }{
+		protocol.OpAck: ack, protocol.OpStats: nil, protocol.OpHeartbeat: &protocol.HeartbeatRequest{Session: s.Session},
+	} {
+		if a := c.call(code, 0, req); a.Status != protocol.StoreFailed {
+			t.Fatalf("%s: %s", code, a.Status)
+		}
+	}
+	// and the engine says that the process must end.
+	select {
+	case <-r.e.Failed():
+	default:
+		t.Fatal("the engine has not failed")
+	}
+	if err := r.e.Err(); !errors.Is(err, ErrStoreFailed) || !errors.Is(err, syscall.EIO) {
+		t.Fatalf("error %v", err)
+	}
+	r.advance(time.Second) // timers and scans do nothing
+}
+
+func TestPanicInTheSectionEndsTheEngine(t *testing.T) {
+	r := newRig(t, nil)
+	c := r.dial()
+	func() {
+		r.e.enter()
+		defer r.e.leave()
+		panic("a bug")
+	}()
+	if err := r.e.Err(); err == nil || !strings.Contains(err.Error(), "a bug") {
+		t.Fatalf("error %v", err)
+	}
+	if a := c.call(protocol.OpStats, 0, nil); a.Status != protocol.StoreFailed {
+		t.Fatalf("status %s", a.Status)
+	}
+}
+
+func TestFullDiskRefusesInOrder(t *testing.T) {
+	// Given a broker whose disk has no room for another segment,
+	disk := &faultFS{FS: mmaplog.OS}
+	r := newRig(t, func(o *Options) { o.FS, o.SegmentBytes = disk, 256<<10 })
+	c := r.dial()
+	s := c.register("g", "a")
+	c.sendBodies("jobs", "x", "y")
+	p := c.pop(popRequest(s.Session, "jobs", 2))
+	disk.full.Store(true)
+	// when messages are sent until they are refused,
+	body := strings.Repeat("b", 8<<10)
+	req := &protocol.SendRequest{Topic: "jobs", Queue: protocol.AnyQueue, Messages: [][]byte{encoded(t, body)}}
+	var refused bool
+	for range 200 {
+		if a := c.call(protocol.OpSend, 0, req); a.Status == protocol.StoreFull {
+			refused = true
+			break
+		} else if a.Status != protocol.OK {
+			t.Fatalf("send: %s", a.Status)
+		}
+	}
+	if !refused {
+		t.Fatal("sends were never refused")
+	}
+	// then acks, releases and session ends still go through,
+	if res := c.ack(s.Session, p.Rows[0].Receipt); res[0].Status != protocol.OK {
+		t.Fatalf("ack: %+v", res)
+	}
+	if res := c.change(s.Session, protocol.ChangeEntry{Receipt: p.Rows[1].Receipt, Ordinal: 1}); res[0].Status != protocol.OK {
+		t.Fatalf("release: %+v", res)
+	}
+	c.ok(protocol.OpUnregister, 0, &protocol.UnregisterRequest{Session: s.Session}, nil)
+	// and when there is room again, sends do too.
+	disk.full.Store(false)
+	for deadline := time.Now().Add(20 * time.Second); ; r.await() {
+		if a := c.call(protocol.OpSend, 0, req); a.Status == protocol.OK {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("sends are refused still")
+		}
+	}
+}
+
+func TestDamagedMessageIsPassed(t *testing.T) {
+	// Given three messages, the second of which is damaged on disk after it was written,
+	r := newRig(t, nil)
+	c := r.dial()
+	s := c.register("g", "a")
+	c.ok(protocol.OpCreateTopic, 0, &protocol.CreateTopicRequest{Name: "jobs", Queues: 1}, nil)
+	results := c.sendBodies("jobs", "first", "second", "third")
+	r.commit()
+	position := results[1].MessageID[8:]
+	at := int64(position[0]) | int64(position[1])<<8 | int64(position[2])<<16
+	// push it out of the ring, so that it is read from the file
+	for sent := 0; sent < 6<<20; sent += 64 * 8 << 10 {
+		var bodies []string
+		for range 64 {
+			bodies = append(bodies, strings.Repeat("x", 8<<10))
+		}
+		c.sendBodies("filler", bodies...)
+	}
+	files, err := filepath.Glob(filepath.Join(r.o.Dir, "log", "*.log"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(files[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("damage"), at+110); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// when they are popped, the other two come, and the damaged one is passed and counted.
+	p := c.pop(popRequest(s.Session, "jobs", 10))
+	if len(p.Rows) != 2 || c.bodyOf(&p, 0) != "first" || c.bodyOf(&p, 1) != "third" {
+		t.Fatalf("%d rows", len(p.Rows))
+	}
+	if n := r.e.stats.unreadable.Load(); n != 1 {
+		t.Fatalf("%d counted", n)
+	}
+	if res := c.ack(s.Session, receipts(&p)...); res[0].Status != protocol.OK || res[1].Status != protocol.OK {
+		t.Fatalf("acks %+v", res)
+	}
+}
+
+func TestDrainAnswersWhoWaits(t *testing.T) {
+	r := newRig(t, nil)
+	c := r.dial()
+	s := c.register("g", "a")
+	c.sendBodies("jobs", "x")
+	p := c.pop(popRequest(s.Session, "jobs", 1))
+	wait := popRequest(s.Session, "jobs", 1)
+	wait.AwaitMs = 60_000
+	id := c.start(protocol.OpPop, 0, wait)
+	r.loop.Drain()
+	if a := c.wait(id); a.Status != protocol.Draining {
+		t.Fatalf("parked pop: %s", a.Status)
+	}
+	if a := c.call(protocol.OpPop, 0, wait); a.Status != protocol.Draining {
+		t.Fatalf("new pop: %s", a.Status)
+	}
+	if res := c.ack(s.Session, receipts(&p)...); res[0].Status != protocol.OK {
+		t.Fatalf("ack while draining: %+v", res)
+	}
+	if len(c.pushes) == 0 || c.pushes[0].Opcode != protocol.OpDrain {
+		t.Fatalf("pushes %v", c.pushes)
+	}
+}
+
+func TestGrantToAClosedConnectionGoesBack(t *testing.T) {
+	r := newRig(t, nil)
+	c, gone := r.dial(), r.dial()
+	s := c.register("g", "a")
+	c.ok(protocol.OpCreateTopic, 0, &protocol.CreateTopicRequest{Name: "jobs", Queues: 1}, nil)
+	wait := popRequest(s.Session, "jobs", 1)
+	wait.AwaitMs = 60_000
+	gone.start(protocol.OpPop, 0, wait)
+	r.commit()
+	// The message is granted inside the section; before the loop gets to the answer the connection closes.
+	req := &protocol.SendRequest{Topic: "jobs", Queue: 0, Messages: [][]byte{encoded(t, "x")}}
+	id := c.start(protocol.OpSend, 0, req)
+	for r.e.Log().Committed() < r.e.Log().Appended() {
+		r.e.Log().Kick()
+	}
+	r.e.advance(r.loop)
+	if r.e.waiting.Load() != 0 {
+		t.Fatal("the pop was not served")
+	}
+	gone.ctx.(*connState).closed = true
+	r.loop.Wake()
+	c.wait(id)
+	p := c.pop(popRequest(s.Session, "jobs", 1))
+	if len(p.Rows) != 1 || p.Rows[0].Failures != 0 || p.Rows[0].Attempt != 2 {
+		t.Fatalf("rows %+v", p.Rows)
+	}
+}

@@ -1,0 +1,203 @@
+package broker
+
+import (
+	"fmt"
+
+	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/heartbeat"
+	"github.com/leasemq/leasemq/lease"
+)
+
+// fold is everything that the log says: the state of the broker as a function of its records. The running
+// broker, recovery and the shadow of the tests drive the same methods. A record is applied when it is
+// appended, in log order; what does not fit the state does nothing, is counted, and is fatal in tests.
+//
+// Not part of the fold, because it can be had from it or is nobody's loss: queue index files, timers,
+// parked requests, signs of life of sessions.
+type fold struct {
+	topics   *topics
+	sessions *heartbeat.Registry
+	leases   *lease.Table
+
+	leaseMs int64 // stamp of the newest record
+	wallMs  int64
+	epoch   uint32
+
+	violations  uint64
+	onViolation func(string)
+}
+
+func newFold(onViolation func(string)) *fold {
+	f := &fold{sessions: heartbeat.New(), leases: lease.New(), onViolation: onViolation}
+	f.topics = newTopics(f.violate)
+	f.sessions.OnViolation = onViolation
+	f.leases.OnViolation = onViolation
+	return f
+}
+
+func (f *fold) violate(format string, args ...any) {
+	f.violations++
+	if f.onViolation != nil {
+		f.onViolation(fmt.Sprintf(format, args...))
+	}
+}
+
+func (f *fold) totalViolations() uint64 {
+	return f.violations + f.sessions.Violations() + f.leases.Violations()
+}
+
+// stamp notes the clocks of a record, which never fall.
+func (f *fold) stamp(h *codec.Header) {
+	f.leaseMs = max(f.leaseMs, h.LeaseMs)
+	f.wallMs = max(f.wallMs, h.WallMs)
+}
+
+// apply decodes a record and applies it. The error means that the record cannot be read, which its
+// checksum should have told before.
+func (f *fold) apply(h *codec.Header, assigned, payload []byte) error {
+	f.stamp(h)
+	switch h.Type {
+	case codec.TypeEpoch:
+		f.startEpoch(h)
+	case codec.TypeMessage:
+		p := codec.ParseMessagePlace(assigned)
+		f.topics.message(&p)
+	case codec.TypeSegmentEnd, codec.TypeCleanStop, codec.TypeClock:
+	default:
+		return f.applyState(h, payload)
+	}
+	return nil
+}
+
+func (f *fold) applyState(h *codec.Header, payload []byte) (err error) {
+	switch h.Type {
+	case codec.TypeTopic:
+		var r codec.Topic
+		if err = r.Decode(payload); err == nil {
+			f.topic(&r)
+		}
+	case codec.TypeGroup:
+		var r codec.Group
+		if err = r.Decode(payload); err == nil {
+			f.group(&r)
+		}
+	case codec.TypeSubscribe:
+		var r codec.Subscribe
+		if err = r.Decode(payload); err == nil {
+			f.leases.Subscribe(&r)
+		}
+	case codec.TypeGrant:
+		var r codec.Grant
+		if err = r.Decode(payload); err == nil {
+			f.grant(h, &r)
+		}
+	case codec.TypeSettle:
+		var r codec.Settle
+		if err = r.Decode(payload); err == nil {
+			f.leases.Settle(&r, h.LeaseMs)
+		}
+	case codec.TypeChange:
+		var r codec.Change
+		if err = r.Decode(payload); err == nil {
+			f.change(h, &r)
+		}
+	case codec.TypeExpire:
+		var r codec.Expire
+		if err = r.Decode(payload); err == nil {
+			f.leases.Expire(&r, h.LeaseMs)
+		}
+	case codec.TypeUnreadable:
+		var r codec.Unreadable
+		if err = r.Decode(payload); err == nil {
+			f.leases.Unreadable(&r)
+		}
+	case codec.TypeSessionStart:
+		var r codec.SessionStart
+		if err = r.Decode(payload); err == nil {
+			f.sessions.StartSession(&r, h.LeaseMs)
+		}
+	case codec.TypeSessionEnd:
+		var r codec.SessionEnd
+		if err = r.Decode(payload); err == nil {
+			f.endSession(h, &r)
+		}
+	default:
+		err = fmt.Errorf("record type %d is unknown", h.Type)
+	}
+	if err != nil {
+		return fmt.Errorf("record of type %d at %d: %w", h.Type, h.Position, err)
+	}
+	return nil
+}
+
+func (f *fold) startEpoch(h *codec.Header) {
+	f.epoch = h.Epoch
+	f.leases.StartEpoch(h.Epoch, h.Position)
+}
+
+func (f *fold) topic(r *codec.Topic) {
+	if _, ok := f.topics.apply(r); !ok {
+		return
+	}
+	switch r.Op {
+	case codec.OpUpdate:
+		f.leases.GrowTopic(r.ID, int(r.Queues))
+	case codec.OpDelete:
+		f.leases.Drop(0, r.ID)
+	}
+}
+
+func (f *fold) group(r *codec.Group) {
+	if r.Op == codec.OpDelete {
+		f.leases.Drop(r.ID, 0)
+	}
+	f.sessions.Group(r)
+}
+
+func (f *fold) grant(h *codec.Header, r *codec.Grant) {
+	s, ok := f.sessions.Session(r.Session)
+	if !ok || s.Ended {
+		f.violate("grant to session %d, which does not live", r.Session)
+		return
+	}
+	f.leases.Grant(r, h.Epoch, h.LeaseMs, s.Slot)
+}
+
+func (f *fold) change(h *codec.Header, r *codec.Change) {
+	s, ok := f.sessions.Session(r.Session)
+	if !ok || s.Ended {
+		f.violate("change by session %d, which does not live", r.Session)
+		return
+	}
+	f.leases.Change(r, h.LeaseMs, s.Slot)
+}
+
+// endSession ends a session and releases its leases, in one record: nothing can come between.
+func (f *fold) endSession(h *codec.Header, r *codec.SessionEnd) (slot uint32, ok bool) {
+	slot, ok = f.sessions.EndSession(r, h.LeaseMs)
+	if ok {
+		f.leases.EndSession(r.Releases, h.LeaseMs, slot, r.Cause != codec.EndLeft)
+	}
+	return slot, ok
+}
+
+// hash is the same for equal states. It walks everything.
+func (f *fold) hash() [3]uint64 {
+	return [3]uint64{f.topics.hash(), f.sessions.Hash(), f.leases.Hash()}
+}
+
+// audit recomputes what the state counts and links.
+func (f *fold) audit() error {
+	if err := f.sessions.Audit(); err != nil {
+		return fmt.Errorf("sessions: %w", err)
+	}
+	if err := f.leases.Audit(); err != nil {
+		return fmt.Errorf("leases: %w", err)
+	}
+	for _, id := range f.sessions.LiveOf(0) {
+		if s, ok := f.sessions.Session(id); !ok || s.Ended {
+			return fmt.Errorf("session %d", id)
+		}
+	}
+	return nil
+}

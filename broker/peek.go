@@ -1,0 +1,85 @@
+package broker
+
+import (
+	"fmt"
+
+	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/consumequeue"
+	"github.com/leasemq/leasemq/protocol"
+)
+
+// peek reads messages without leases. Only committed ones can be seen. What there is to read is decided
+// in the section, the reading is a worker's: nobody who peeks is in a hurry.
+func (e *Engine) peek(o *op, r *protocol.PeekRequest) {
+	slot, ok := e.fold.topics.names[r.Topic]
+	if !ok {
+		o.refuse(protocol.TopicNotFound, 0, "no topic "+r.Topic)
+		return
+	}
+	if r.Queue >= e.fold.topics.slab.At(slot).queues {
+		o.refuse(protocol.Invalid, uint64(e.fold.topics.slab.At(slot).queues-1), "the topic has no such queue")
+		return
+	}
+	e.dispatchTo(e.log.Committed())
+	visible := e.queueRun[e.fold.topics.queueOf[slot][r.Queue]].visible
+	topicID := e.fold.topics.slab.At(slot).id
+	code, request, size, c, gate := o.code, o.request, o.size, o.conn, e.log.Appended()
+	max := int(r.Max)
+	queue, offset := r.Queue, r.Offset
+	o.parked = true
+	e.work.add(func() {
+		frame := e.readPeek(code, request, topicID, queue, offset, visible, max)
+		l := c.loop
+		l.put(inboxItem{call: func() {
+			if c.closed {
+				return
+			}
+			out := c.peer.Out()
+			at := len(out)
+			l.deliver(c, append(out, frame...), at, parkedAnswer{gate: gate, request: request, size: size, code: code})
+		}})
+		l.wake()
+	})
+}
+
+// readPeek makes the answer of a PEEK.
+func (e *Engine) readPeek(code protocol.Opcode, request uint64, topic uint32, q uint16, offset, visible uint64, most int) []byte {
+	a := protocol.PeekAnswer{End: visible}
+	var entries []consumequeue.Entry
+	if offset < visible {
+		entries = make([]consumequeue.Entry, min(uint64(most), visible-offset))
+		n, err := e.index.Read(topic, q, offset, entries)
+		if err != nil {
+			return appendError(nil, code, request, protocol.Unreadable, &protocol.ErrorBody{Message: err.Error()})
+		}
+		entries = entries[:n]
+	}
+	for i, entry := range entries {
+		size := codec.Padded(int(entry.Size))
+		if len(a.Rows) > 0 && len(a.Records)+size > protocol.MaxPopBytes {
+			break
+		}
+		at := len(a.Records)
+		a.Records = append(a.Records, make([]byte, size)...)
+		err := e.log.ReadAt(a.Records[at:], entry.Position)
+		if err == nil {
+			var h codec.Header
+			var assigned []byte
+			if h, assigned, _, err = codec.ReadRecord(a.Records[at : at+int(entry.Size)]); err == nil {
+				if p := codec.ParseMessagePlace(assigned); h.Position != entry.Position || p.Topic != topic || p.Queue != q || p.Offset != offset+uint64(i) {
+					err = fmt.Errorf("the index names another record")
+				}
+			}
+		}
+		if err != nil {
+			return appendError(nil, code, request, protocol.Unreadable, &protocol.ErrorBody{
+				Message: fmt.Sprintf("offset %d: %v", offset+uint64(i), err), Detail: offset + uint64(i),
+			})
+		}
+		a.Rows = append(a.Rows, protocol.RecordRange{Offset: uint32(at), Length: entry.Size})
+	}
+	frame := protocol.BeginFrame(nil, protocol.Header{Opcode: code, Flags: protocol.FlagAnswer, RequestID: request})
+	frame = a.Append(frame)
+	protocol.EndFrame(frame, 0)
+	return frame
+}

@@ -1,0 +1,235 @@
+package broker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/leasemq/leasemq/codec"
+)
+
+const (
+	tickFineMs   = 10  // while a deadline is near
+	tickCoarseMs = 250 // else
+	nearMs       = 1000
+	clockEveryMs = 1000 // without a record
+	indexTickMs  = 1000
+)
+
+// ticker is the one background loop that moves the lease clock and proposes what time brings about. Each
+// start gets a run number, checked inside the section and before the loop arms itself again: a run that
+// was stuck while the engine stopped finds itself stale and does nothing.
+type ticker struct {
+	mu    sync.Mutex
+	run   uint64
+	kick  chan struct{}
+	stopC chan struct{}
+	done  chan struct{}
+
+	// Guarded by the section.
+	coarse    bool
+	indexedMs int64
+}
+
+func (t *ticker) start(e *Engine) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.run++
+	t.kick, t.stopC, t.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	go t.loop(e, t.run, t.stopC, t.done)
+}
+
+func (t *ticker) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopC == nil {
+		return
+	}
+	t.run++
+	close(t.stopC)
+	<-t.done
+	t.stopC = nil
+}
+
+// poke has the next tick come soon: a deadline is near.
+func (t *ticker) poke() {
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (t *ticker) loop(e *Engine, run uint64, stop, done chan struct{}) {
+	defer close(done)
+	timer := time.NewTimer(tickFineMs * time.Millisecond)
+	defer timer.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-t.kick:
+		case <-timer.C:
+		}
+		next := e.Tick()
+		select {
+		case <-stop:
+			return
+		default:
+			timer.Reset(next)
+		}
+	}
+}
+
+// tickSoon tells whether the ticker sleeps long and should not. It is asked inside the section.
+func (e *Engine) tickSoon() bool {
+	if !e.ticking.coarse || e.o.Manual || !e.near() {
+		return false
+	}
+	e.ticking.coarse = false
+	return true
+}
+
+// near tells whether something is due within a second.
+func (e *Engine) near() bool {
+	soon := e.lease.now() + nearMs
+	if at, ok := e.fold.leases.NextTimer(); ok && at <= soon {
+		return true
+	}
+	if at, ok := e.fold.sessions.NextTimer(); ok && at <= soon {
+		return true
+	}
+	at, ok := e.waiters.wheel.Next()
+	return ok && at <= soon
+}
+
+// Tick moves the lease clock, ends what is over, and tells when to come back. Tests call it; otherwise the
+// ticker does.
+func (e *Engine) Tick() time.Duration {
+	for first := true; ; first = false {
+		if more := e.tickOnce(first); !more {
+			break
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	near := e.near() || len(e.suspects) > 0
+	e.ticking.coarse = !near
+	if near {
+		return tickFineMs * time.Millisecond
+	}
+	return tickCoarseMs * time.Millisecond
+}
+
+// tickOnce is one hold of the section. It handles a slice of what is due and tells whether more is.
+func (e *Engine) tickOnce(first bool) (more bool) {
+	e.enter()
+	defer e.leave()
+	if e.failed.Load() {
+		e.failWaiters()
+		return false
+	}
+	if first {
+		e.lease.tick(e.clock.Mono())
+		if nowMs := e.lease.now(); nowMs-e.ticking.indexedMs >= indexTickMs {
+			e.ticking.indexedMs = nowMs
+			e.index.Tick(nowMs)
+		}
+		e.loaded()
+	}
+	nowMs := e.lease.now()
+	if e.room() < worstSessionID+expireSlice*32 {
+		return false // the next tick proposes again
+	}
+	more = e.expireLeases(nowMs)
+	more = e.watchSessions(nowMs) || more
+	more = e.tickWaiters(nowMs, expireSlice) || more
+	e.recordClock(nowMs)
+	e.settleDown(nil)
+	return more
+}
+
+// expireLeases ends leases whose time is over, a slice of them in one record.
+func (e *Engine) expireLeases(nowMs int64) (more bool) {
+	rec := &e.scratch.expire
+	rec.Entries, more = e.fold.leases.Advance(nowMs, expireSlice, rec.Entries[:0])
+	if len(rec.Entries) == 0 {
+		return more
+	}
+	h := e.appendRecord(codec.TypeExpire, rec.Append(e.scratch.payload))
+	for i := range rec.Entries {
+		x := &rec.Entries[i]
+		if holder, ok := e.fold.leases.Holder(x.Sub, x.Queue, x.Offset); ok {
+			if live, ok := e.fold.sessions.Live(e.fold.sessions.SessionAt(holder).ID); ok {
+				live.AddLost()
+			}
+		}
+	}
+	e.fold.leases.Expire(rec, h.LeaseMs)
+	for i := range rec.Entries {
+		e.freed(rec.Entries[i].Sub, rec.Entries[i].Queue, 0)
+	}
+	e.stats.expired.Add(uint64(len(rec.Entries)))
+	return more
+}
+
+// watchSessions ends sessions that have been silent for their timeout. Before one is ended a marker goes
+// through every event loop, twice: what had arrived when the timeout passed has then been read, and
+// heartbeats that waited in a socket, or behind the log, have counted.
+func (e *Engine) watchSessions(nowMs int64) (more bool) {
+	e.scratch.silent, more = e.fold.sessions.Advance(nowMs, expireSlice, e.scratch.silent[:0])
+	for _, id := range e.scratch.silent {
+		if _, ok := e.suspects[id]; !ok {
+			e.suspects[id] = e.markerRound.Load()
+		}
+	}
+	if len(e.suspects) == 0 {
+		return more
+	}
+	round := e.markerRound.Load()
+	for _, l := range e.loops {
+		if l.marked.Load() < round {
+			e.wakeSoon(l)
+			return more
+		}
+	}
+	ended := 0
+	for id, since := range e.suspects {
+		live, ok := e.fold.sessions.Live(id)
+		if !ok {
+			delete(e.suspects, id)
+			continue
+		}
+		seen, silent := e.fold.sessions.Silent(live, nowMs)
+		switch {
+		case !silent:
+			delete(e.suspects, id)
+		case round < since+2 && len(e.loops) > 0:
+		case e.room() < worstSessionID || ended >= 16:
+			more = more || ended >= 16
+		case live.Expire(seen):
+			e.endSession(id, codec.EndExpired)
+			ended++
+		}
+	}
+	if len(e.suspects) > 0 && len(e.loops) > 0 {
+		e.markerRound.Add(1)
+		for _, l := range e.loops {
+			e.wakeSoon(l)
+		}
+	}
+	return more
+}
+
+// recordClock keeps the lease clock of an idle broker in the log while something runs by it.
+func (e *Engine) recordClock(nowMs int64) {
+	if nowMs-e.lastMs < clockEveryMs {
+		return
+	}
+	_, leases := e.fold.leases.NextTimer()
+	if !leases && e.fold.sessions.Sessions() == 0 {
+		return
+	}
+	h := e.header(codec.TypeClock)
+	e.log.AppendQuiet(&h, nil, nil, 0)
+	e.fold.stamp(&h)
+	e.follow(&h, nil, nil)
+}

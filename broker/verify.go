@@ -1,0 +1,93 @@
+package broker
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/leasemq/leasemq/consumequeue"
+)
+
+// fullCheckEvery is how many sections lie between two full recomputations.
+const fullCheckEvery = 1000
+
+// verify is what tests have checked after every section: the records fit the state (a misfit has panicked
+// already), positions keep their order, nobody waits beside what could be given to him; and every
+// fullCheckEvery sections everything that is counted and linked is recomputed, and the shadow, which
+// has applied the records as a recovery would, must have the same state.
+func (e *Engine) verify() {
+	appended, written, synced, committed := e.log.Appended(), e.log.Written(), e.log.Synced(), e.log.Committed()
+	if written > appended || committed > appended || synced > e.log.Appended() || e.dispatched.Load() > e.log.Committed() {
+		panic(fmt.Sprintf("broker: appended %d, written %d, synced %d, committed %d, dispatched %d",
+			appended, written, synced, committed, e.dispatched.Load()))
+	}
+	if e.fold.leaseMs > e.lease.now() {
+		panic(fmt.Sprintf("broker: a record is stamped %d, the lease clock is at %d", e.fold.leaseMs, e.lease.now()))
+	}
+	if e.sections%fullCheckEvery == 0 {
+		if err := e.check(); err != nil {
+			panic("broker: " + err.Error())
+		}
+	}
+}
+
+// check recomputes everything. The caller holds the section.
+func (e *Engine) check() error {
+	if err := e.fold.audit(); err != nil {
+		return err
+	}
+	if e.shadow != nil {
+		if live, shadow := e.fold.hash(), e.shadow.hash(); live != shadow {
+			return fmt.Errorf("the state is %x, replayed it is %x", live, shadow)
+		}
+	}
+	return e.checkWaiters()
+}
+
+// checkWaiters looks for a parked pop beside a ready message, the long way.
+func (e *Engine) checkWaiters() error {
+	if len(e.dirty) > 0 || len(e.loading) > 0 {
+		return nil // somebody will look
+	}
+	for slot := range e.subRun {
+		run := &e.subRun[slot]
+		for w := run.waiters.head; w != nil; w = w.next {
+			if int(e.fold.leases.Held(w.sessSlot)) >= e.limits.LeasesPerSession {
+				continue
+			}
+			for q := range e.fold.leases.Queues(uint32(slot)) {
+				if pos := e.fold.leases.Position(uint32(slot), uint16(q)); pos.Ready > 0 {
+					return fmt.Errorf("session %d waits beside %d ready messages of queue %d", w.session, pos.Ready, q)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Check recomputes everything and compares the state with its replay. For tests.
+func (e *Engine) Check() error {
+	e.enter()
+	defer e.leave()
+	return e.check()
+}
+
+// Hash is the same for engines with equal state. For tests.
+func (e *Engine) Hash() [3]uint64 {
+	e.enter()
+	defer e.leave()
+	return e.fold.hash()
+}
+
+// queueEnds tells recovery of the index how long each queue is.
+func (e *Engine) queueEnds() iter.Seq[consumequeue.QueueEnd] {
+	t := e.fold.topics
+	return func(yield func(consumequeue.QueueEnd) bool) {
+		for _, slot := range t.sorted() {
+			for i, q := range t.queueOf[slot] {
+				if !yield(consumequeue.QueueEnd{Topic: t.slab.At(slot).id, Queue: uint16(i), End: t.queues.At(q).next}) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package broker
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// workers run what may wait for the disk, off the event loops. The queue is bounded by the requests that
+// connections may have in flight. Safe for concurrent use.
+type workers struct {
+	mu      sync.Mutex
+	more    sync.Cond
+	queue   []func()
+	stopped bool
+	done    sync.WaitGroup
+	pending atomic.Int64
+}
+
+func (w *workers) start(n int) {
+	w.more.L = &w.mu
+	for range n {
+		w.done.Go(w.run)
+	}
+}
+
+func (w *workers) add(f func()) {
+	w.pending.Add(1)
+	w.mu.Lock()
+	w.queue = append(w.queue, f)
+	w.mu.Unlock()
+	w.more.Signal()
+}
+
+func (w *workers) run() {
+	for {
+		w.mu.Lock()
+		for len(w.queue) == 0 && !w.stopped {
+			w.more.Wait()
+		}
+		if w.stopped {
+			w.mu.Unlock()
+			return
+		}
+		f := w.queue[0]
+		w.queue = w.queue[1:]
+		w.mu.Unlock()
+		f()
+		w.pending.Add(-1)
+	}
+}
+
+// stop ends the workers; what waits in the queue is forgotten.
+func (w *workers) stop() {
+	if w.more.L == nil {
+		return
+	}
+	w.mu.Lock()
+	w.stopped = true
+	w.mu.Unlock()
+	w.more.Broadcast()
+	w.done.Wait()
+}
