@@ -220,16 +220,17 @@ func (l *Loop) decideSome(ops []*op) (n int) {
 	e.settleDown(l)
 	for entries := 0; n < len(ops) && entries < sectionEntries; n++ {
 		o := ops[n]
-		if o.worst > 0 {
-			e.reserved.Add(-int64(o.worst))
-		}
-		if e.failed.Load() {
+		switch {
+		case e.failed.Load():
 			o.status, o.why = protocol.StoreFailed, storeFailed
-			continue
-		}
-		if o.status == protocol.OK {
+		case o.status == protocol.OK:
 			entries += 1 + len(o.messages) + len(o.tickets)
+			e.current = o.worst
 			e.decide(o)
+			e.current = 0
+		}
+		if o.worst > 0 { // after what it appended can be seen, so that it counts at least once
+			e.reserved.Add(-int64(o.worst))
 		}
 	}
 	e.settleDown(l)

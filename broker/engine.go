@@ -90,6 +90,7 @@ type Engine struct {
 	suspects map[uint64]uint64 // silent sessions and the marker round at which they were first seen
 	lastMs   int64             // lease clock at the newest record
 	plan     plan
+	current  int // ring bytes promised to the request being decided
 	scratch  scratch
 
 	reserved    atomic.Int64  // ring bytes promised to requests that are not yet appended

@@ -146,11 +146,6 @@ func (l *Loop) Close(p Peer) {
 	}
 	c.closed = true
 	delete(l.conns, c)
-	for _, o := range l.ops { // frames of a batch that is being put together
-		if o.conn == c {
-			o.conn = c // answered into the void
-		}
-	}
 	l.e.enter()
 	defer l.e.leave()
 	for len(c.waiters) > 0 {
@@ -239,12 +234,14 @@ func (l *Loop) Frame(p Peer, h protocol.Header, body []byte) bool {
 	o := l.take(c, h, size)
 	o.worst = worst
 	c.unanswered += size
+	// Should decoding panic, the op is there all the same, and gives back what it was promised.
+	o.status = protocol.Internal
+	l.ops = append(l.ops, o)
 	if tooLarge {
 		o.refuse(protocol.TooLarge, uint64(e.share(h.Opcode)), "the request does not fit the log's ring")
 	} else {
 		l.decode(o, body)
 	}
-	l.ops = append(l.ops, o)
 	return true
 }
 
@@ -293,8 +290,8 @@ func (e *Engine) reserve(code protocol.Opcode, worst int) bool {
 	return false
 }
 
-// room is the ring bytes that nobody has been promised.
-func (e *Engine) room() int { return e.log.RingFree() - int(e.reserved.Load()) }
+// room is the ring bytes that nobody else has been promised. It is asked inside the section.
+func (e *Engine) room() int { return e.log.RingFree() - int(e.reserved.Load()) + e.current }
 
 // segmentReady tells whether bytes fit into what is allocated on disk. When the next segment is only late
 // SENDs wait for it; when there is no space for it they are refused in the section.
@@ -347,6 +344,7 @@ func (l *Loop) decode(o *op, body []byte) {
 	default:
 		err = l.decodeAdmin(o, body)
 	}
+	o.status = protocol.OK
 	if err != nil {
 		o.status, o.why = protocol.Refusal(err)
 	}
