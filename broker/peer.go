@@ -9,12 +9,12 @@ type Peer interface {
 	// SetOut before anything else runs on the loop. The front writes it out at the end of the network
 	// batch, or of the wake-up, in which it grew: one write a connection.
 	Out() []byte
-	// SetOut replaces the output buffer.
+	// SetOut replaces the output buffer. The slice belongs to the front afterwards: ask Out again.
 	SetOut([]byte)
 	// Fail sends what Out holds and a GOODBYE frame with status and reason, and closes the connection.
 	Fail(status protocol.Status, reason string)
-	// Backlogged tells whether bytes of the connection may still wait to be parsed: its last read filled
-	// the read buffer, or a frame was refused for now.
+	// Backlogged tells whether bytes of the connection wait to be parsed: a frame was refused for now, its
+	// answers are not read, or bytes lie in the socket.
 	Backlogged() bool
 	// Context is what SetContext stored; the engine keeps its state of the connection there.
 	Context() any
