@@ -45,10 +45,6 @@ func (e *Engine) updateTopic(o *op, r *protocol.UpdateTopicRequest) {
 	}
 	have := t.slab.At(slot).queues
 	more := int(r.Queues) - int(have)
-	cursors := 0
-	for _, s := range e.fold.leases.Subs() {
-		cursors += e.fold.leases.Queues(s)
-	}
 	switch {
 	case more < 0:
 		o.refuse(protocol.Invalid, uint64(have), "a topic never has fewer queues than before")
@@ -58,7 +54,7 @@ func (e *Engine) updateTopic(o *op, r *protocol.UpdateTopicRequest) {
 	case t.queues.Len()+more > e.limits.Queues:
 		o.refuse(protocol.LimitExceeded, uint64(e.limits.Queues), "queues of all topics")
 		return
-	case cursors+more*len(e.topicRun[slot].subs) > e.limits.Cursors:
+	case e.fold.leases.Cursors()+more*len(e.topicRun[slot].subs) > e.limits.Cursors:
 		o.refuse(protocol.LimitExceeded, uint64(e.limits.Cursors), "cursors (queues times groups)")
 		return
 	}

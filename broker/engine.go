@@ -41,6 +41,9 @@ type Options struct {
 	RingBytes     int
 	Limits        Limits
 	Logger        *slog.Logger
+	// LockWait is how long Open waits for a broker that has the directory: one that was killed keeps it until
+	// the system has taken its memory apart.
+	LockWait time.Duration
 
 	// For tests.
 	Clock  Clock // nil: the machine's
@@ -171,11 +174,11 @@ func (e *Engine) recover() (err error) {
 	if err != nil {
 		return err
 	}
-	e.log, err = mmaplog.Open(mmaplog.Options{
+	e.log, err = e.openLog(mmaplog.Options{
 		Dir: e.o.Dir, IO: e.o.IO, Policy: e.o.Fsync, Interval: e.o.FsyncInterval,
 		SegmentBytes: e.o.SegmentBytes, RingBytes: e.o.RingBytes,
 		OnCommit: e.onCommit, OnRoom: e.onRoom, OnFail: e.fail, FS: e.o.FS, Logger: e.logger,
-	}, e.replay)
+	})
 	if err != nil {
 		return err
 	}
@@ -206,6 +209,16 @@ func (e *Engine) recover() (err error) {
 		"epoch", epoch, "topics", len(e.fold.topics.ids), "sessions", e.fold.sessions.Sessions(),
 		"unsettled", e.fold.leases.Unsettled(), "took", found.Duration)
 	return nil
+}
+
+// openLog opens the log and replays it, when the directory is free.
+func (e *Engine) openLog(o mmaplog.Options) (*mmaplog.Log, error) {
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		l, err := mmaplog.Open(o, e.replay)
+		if _, locked := errors.AsType[*mmaplog.LockedError](err); !locked || time.Since(began) >= e.o.LockWait {
+			return l, err
+		}
+	}
 }
 
 // replay applies one record of the log during recovery.

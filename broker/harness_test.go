@@ -2,7 +2,6 @@ package broker
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -324,10 +323,6 @@ func receipts(p *protocol.PopAnswer) (list [][]byte) {
 	}
 	return list
 }
-
-func (c *conn) close() { c.r.loop.Close(c) }
-
-func TestMain(m *testing.M) { os.Exit(m.Run()) }
 
 func encoded(t testing.TB, body string) []byte {
 	m := codec.Message{Body: []byte(body)}

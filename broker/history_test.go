@@ -64,11 +64,12 @@ type history struct {
 	c         *conn
 	observed  map[uint64][3]uint64
 	ends      []uint64
-	consumers []consumer
+	consumers []*consumer
 	held      []held
 	sent      []fact // topic/body
 	settled   map[string]uint64
 	bodies    int
+	parked    []parkedPop
 	topics    []string
 	groups    []string
 }
@@ -98,6 +99,7 @@ func (h *history) run(steps int) {
 
 func (h *history) step() {
 	h.t.Helper()
+	h.stepParked()
 	switch p := h.rnd.IntN(100); {
 	case p < 25:
 		h.stepSend()
@@ -121,7 +123,7 @@ func (h *history) step() {
 
 func (h *history) beat() {
 	for i := range h.consumers {
-		if x := &h.consumers[i]; x.live && h.rnd.IntN(10) > 0 {
+		if x := h.consumers[i]; x.live && h.rnd.IntN(10) > 0 {
 			if a := h.c.call(protocol.OpHeartbeat, 0, &protocol.HeartbeatRequest{Session: x.session}); a.Status != protocol.OK {
 				x.live = false
 			}
@@ -154,7 +156,7 @@ func (h *history) stepSend() {
 func (h *history) liveConsumer() *consumer {
 	for range 8 {
 		if n := len(h.consumers); n > 0 {
-			if x := &h.consumers[h.rnd.IntN(n)]; x.live {
+			if x := h.consumers[h.rnd.IntN(n)]; x.live {
 				return x
 			}
 		}
@@ -182,7 +184,42 @@ func (h *history) stepPop() {
 	if h.rnd.IntN(4) == 0 {
 		req.MaxBytes = 1000
 	}
-	a := h.c.call(protocol.OpPop, protocol.FlagCreate, req)
+	if h.rnd.IntN(5) == 0 {
+		req.AwaitMs = uint32(h.rnd.IntN(4000))
+	}
+	id := h.c.start(protocol.OpPop, protocol.FlagCreate, req)
+	if req.AwaitMs > 0 { // it may wait; its answer is read later
+		h.parked = append(h.parked, parkedPop{id, x, topic})
+		return
+	}
+	h.took(x, topic, h.c.wait(id))
+}
+
+// parkedPop is a POP that may wait on the broker.
+type parkedPop struct {
+	id    uint64
+	x     *consumer
+	topic string
+}
+
+// stepParked reads the answers of pops that have waited.
+func (h *history) stepParked() {
+	h.parked = slices.DeleteFunc(h.parked, func(p parkedPop) bool {
+		a, ok := h.c.peekAnswer(p.id)
+		if ok {
+			delete(h.c.answers, p.id)
+			h.took(p.x, p.topic, a)
+		}
+		return ok
+	})
+}
+
+// took notes what a pop was given.
+func (h *history) took(x *consumer, topic string, a answer) {
+	h.t.Helper()
+	if a.Status == protocol.TopicNotFound {
+		return // deleted while the pop waited
+	}
 	if a.Status == protocol.SessionNotFound || a.Status == protocol.SessionFenced {
 		x.live = false
 		return
@@ -258,7 +295,7 @@ func (h *history) stepChange() {
 func (h *history) stepRegister() {
 	group := h.groups[h.rnd.IntN(len(h.groups))]
 	s := h.c.register(group, fmt.Sprintf("c%d", h.rnd.IntN(4)))
-	h.consumers = append(h.consumers, consumer{group, s.Session, true})
+	h.consumers = append(h.consumers, &consumer{group, s.Session, true})
 }
 
 func (h *history) stepUnregister() {
@@ -297,7 +334,6 @@ func (h *history) crash() {
 	h.t.Helper()
 	h.commit()
 	h.e.Abort()
-	start := h.ends[0]
 	end := h.ends[h.rnd.IntN(len(h.ends))]
 	if h.rnd.IntN(3) == 0 {
 		end = h.ends[len(h.ends)-1]
@@ -319,8 +355,8 @@ func (h *history) crash() {
 	if err := f.audit(); err != nil {
 		h.t.Fatal(err)
 	}
-	_ = start
 	h.forgetBeyond(end)
+	h.parked = nil
 	h.open()
 	h.c = h.dial()
 	h.ends = append(h.ends[:0], h.e.Log().Appended())
@@ -372,13 +408,9 @@ func (h *history) forgetBeyond(end uint64) {
 		}
 	}
 	for i := range h.consumers {
-		s, ok := h.observedSession(h.consumers[i].session)
-		h.consumers[i].live = ok && s
+		h.consumers[i].live = true // the first call that is refused tells
 	}
-	h.held = h.held[:len(h.held):len(h.held)]
 }
-
-func (h *history) observedSession(uint64) (live, ok bool) { return true, true }
 
 // checkSent sees that every message that was acknowledged below the cut is there, by peeking.
 func (h *history) checkSent() {

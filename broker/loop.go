@@ -23,13 +23,11 @@ type Loop struct {
 	idle   []*waiter
 	conns  map[*connState]struct{}
 	parked parkedRing
-	frame  []byte // scratch for one answer
 
 	// pending is read by the log's writer: does anything here wait for the log?
 	pending atomic.Int64
 	stalled atomic.Bool
 	marked  atomic.Uint64 // newest marker round seen
-	waking  bool          // in the wake set of the section; guarded by it
 
 	inboxMu sync.Mutex
 	inbox   []inboxItem
@@ -37,12 +35,9 @@ type Loop struct {
 }
 
 // inboxItem is something for a loop from another goroutine: an answered pop, a session that has ended,
-// or a frame that a worker has made.
+// or, from a worker, what is to be done with what it has read.
 type inboxItem struct {
 	waiter *waiter
-	frame  []byte // whole frame for conn
-	conn   *connState
-	size   int
 	ended  uint64
 	reason protocol.Reason
 	gate   uint64

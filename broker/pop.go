@@ -151,11 +151,7 @@ func (e *Engine) openPop(o *op, w *waiter, r *protocol.PopRequest) bool {
 // subscribe makes the subscription of a group's first pop of a topic.
 func (e *Engine) subscribe(group, topicSlot uint32, r *protocol.PopRequest) (lease.Sub, protocol.Status, protocol.ErrorBody) {
 	queues := e.fold.topics.queueOf[topicSlot]
-	cursors := 0
-	for _, slot := range e.fold.leases.Subs() {
-		cursors += e.fold.leases.Queues(slot)
-	}
-	if cursors+len(queues) > e.limits.Cursors {
+	if e.fold.leases.Cursors()+len(queues) > e.limits.Cursors {
 		return lease.Sub{}, protocol.LimitExceeded, protocol.ErrorBody{Message: "cursors (queues times groups)", Detail: uint64(e.limits.Cursors)}
 	}
 	rec := codec.Subscribe{

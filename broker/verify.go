@@ -23,6 +23,11 @@ func (e *Engine) verify() {
 	if e.fold.leaseMs > e.lease.now() {
 		panic(fmt.Sprintf("broker: a record is stamped %d, the lease clock is at %d", e.fold.leaseMs, e.lease.now()))
 	}
+	if e.waiters.count > 0 && e.waiters.count < 64 {
+		if err := e.checkWaiters(); err != nil {
+			panic("broker: " + err.Error())
+		}
+	}
 	if e.sections%fullCheckEvery == 0 {
 		if err := e.check(); err != nil {
 			panic("broker: " + err.Error())
@@ -43,25 +48,47 @@ func (e *Engine) check() error {
 	return e.checkWaiters()
 }
 
-// checkWaiters looks for a parked pop beside a ready message, the long way.
+// checkWaiters looks for a parked pop beside a message that it could have, the long way.
 func (e *Engine) checkWaiters() error {
-	if len(e.dirty) > 0 || len(e.loading) > 0 {
+	if len(e.dirty) > 0 || len(e.loading) > 0 || e.todo.Load() {
 		return nil // somebody will look
 	}
 	for slot := range e.subRun {
-		run := &e.subRun[slot]
-		for w := run.waiters.head; w != nil; w = w.next {
-			if int(e.fold.leases.Held(w.sessSlot)) >= e.limits.LeasesPerSession {
+		for w := e.subRun[slot].waiters.head; w != nil; w = w.next {
+			if int(e.fold.leases.Held(w.sessSlot)) >= e.limits.LeasesPerSession || e.room() < worstPop {
 				continue
 			}
 			for q := range e.fold.leases.Queues(uint32(slot)) {
-				if pos := e.fold.leases.Position(uint32(slot), uint16(q)); pos.Ready > 0 {
-					return fmt.Errorf("session %d waits beside %d ready messages of queue %d", w.session, pos.Ready, q)
+				if e.deliverable(w, uint16(q)) {
+					return fmt.Errorf("session %d waits beside messages of queue %d that it could have", w.session, q)
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// deliverable tells whether a queue has something for w, as far as the index is in memory.
+func (e *Engine) deliverable(w *waiter, q uint16) bool {
+	pos := e.fold.leases.Position(w.sub, q)
+	if pos.Ready > 0 {
+		return true
+	}
+	g, _ := e.fold.sessions.GroupByID(w.group)
+	if pos.Leased >= g.Rules.MaxInFlight {
+		return false
+	}
+	run := &e.queueRun[e.fold.topics.queueOf[e.fold.topics.ids[w.topic]][q]]
+	for offset := pos.Next; offset < run.visible; offset++ {
+		entry, ok := entryAt(run.index, offset)
+		if !ok {
+			return false
+		}
+		if e.fold.leases.Accepts(w.sub, entry.TagHash) && !e.fold.leases.Known(w.sub, q, offset) {
+			return true
+		}
+	}
+	return false
 }
 
 // Check recomputes everything and compares the state with its replay. For tests.

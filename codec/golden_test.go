@@ -2,6 +2,7 @@ package codec
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -122,7 +123,7 @@ func vectors() []vector {
 		messageVector("message with everything", m),
 		messageVector("message with nothing", Message{}),
 		messageVector("message of a producer", Message{ProducerID: 7, Sequence: 8, RawBytes: 1, Body: []byte("b")}),
-		messageVector("message that says it is compressed", Message{Compression: Zstd, RawBytes: 0x00010203, Body: []byte{0xde, 0xad}}),
+		messageVector("message that says it is compressed", Message{Compression: Zstd, RawBytes: 0x00010203, Body: []byte{0xfe, 0xff}}),
 		bodyVector("body compressed by zstd", Zstd),
 		bodyVector("body compressed by s2", S2),
 		stateVector("TOPIC", &Topic{Op: OpUpdate, ID: 0x01020304, Queues: 0x0506, Name: []byte("orders")}),
@@ -191,10 +192,20 @@ func describe(b *strings.Builder, name string, v reflect.Value) {
 		for i := range v.Len() {
 			describe(b, fmt.Sprintf("%s[%d]", name, i), v.Index(i))
 		}
-	case reflect.Array, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Int64:
-		fmt.Fprintf(b, "# %s = %#x\n", name, v.Interface())
+	case reflect.Array:
+		fmt.Fprintf(b, "# %s = bytes 0x", name)
+		for i := range v.Len() {
+			fmt.Fprintf(b, "%02x", v.Index(i).Uint())
+		}
+		b.WriteByte('\n')
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		fmt.Fprintf(b, "# %s = %#x\n", name, v.Uint())
+	case reflect.Int64:
+		fmt.Fprintf(b, "# %s = %#x\n", name, v.Int())
+	case reflect.String:
+		fmt.Fprintf(b, "# %s = %q\n", cmp.Or(name, "decompressed"), v.String())
 	default:
-		fmt.Fprintf(b, "# %s = %#v\n", strings.TrimPrefix(name+" bytes", " "), v.Interface())
+		fmt.Fprintf(b, "# %s = %v\n", name, v)
 	}
 }
 

@@ -60,7 +60,7 @@ func TestStateRoundTrip(t *testing.T) {
 	for _, kind := range stateRecords() {
 		t.Run(typeName(kind), func(t *testing.T) {
 			reused := like(kind)
-			for range 500 {
+			for range 200 {
 				want := like(kind)
 				randomState(r, want)
 				b := want.Append([]byte("before"))

@@ -342,3 +342,6 @@ func (t *Table) Holder(id uint32, queue uint16, offset uint64) (holder uint32, o
 	}
 	return 0, false
 }
+
+// Cursors is the number of cursors of all subscriptions.
+func (t *Table) Cursors() int { return t.cursors.Len() }

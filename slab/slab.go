@@ -68,7 +68,7 @@ func (s *Slab[T]) Alloc() uint32 {
 	}
 	i := s.next
 	s.next++
-	if int(i>>s.shift) == len(s.pages) {
+	for int(i>>s.shift) >= len(s.pages) { // the first value of a slab may lie on its second page
 		s.pages = append(s.pages, make([]T, s.mask+1))
 	}
 	if int(i/64) == len(s.used) {
