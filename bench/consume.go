@@ -1,0 +1,280 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasemq/leasemq/client"
+)
+
+const (
+	// fillBatch is the least number of messages of a request while the queues are filled; fillWindow how many
+	// requests are in flight then. What is measured is the reading.
+	fillBatch  = 64
+	fillWindow = 8
+	// consumeStall is after how long without a message Consume gives up.
+	consumeStall = 30 * time.Second
+	// calmPatience is how long the broker has at most to bring the filled messages to the disk before the clock starts.
+	calmPatience = 30 * time.Second
+	calmEvery    = 50 * time.Millisecond
+	// leavePatience is for taking leave of a broker that may be gone.
+	leavePatience = 5 * time.Second
+)
+
+// ConsumeOptions say what Consume pops.
+type ConsumeOptions struct {
+	Addr      string
+	Topic     string // made with Queues queues if it is missing
+	Group     string // made for the run and deleted afterwards; it must not be there
+	Queues    int
+	Size      int    // bytes of a body
+	Batch     int    // messages of a pop and of an ack, 1 to 256
+	Consumers int    // connections, each with a session of its own
+	Window    int    // pops that a consumer has out, each followed by its ack
+	Messages  uint64 // sent before the clock starts
+	// Flushed waits, before the clock starts, until what was filled is on the disk.
+	Flushed bool
+}
+
+// ConsumeReport is what Consume found. A latency is the time from the start of a pop until its messages are
+// acked, counted for each of them; PopP99 and AckP99 tell of the two halves.
+type ConsumeReport struct {
+	Rate
+	PopP50      float64 `json:"pop_p50_us"`
+	PopP99      float64 `json:"pop_p99_us"`
+	AckP50      float64 `json:"ack_p50_us"`
+	AckP99      float64 `json:"ack_p99_us"`
+	Redelivered uint64  `json:"redelivered"`
+	Size        int     `json:"size"`
+	Batch       int     `json:"batch"`
+	Consumers   int     `json:"consumers"`
+	Window      int     `json:"window"`
+	Fill        Rate    `json:"fill"`
+}
+
+// taker is one of the Window goroutines of a consumer.
+type taker struct {
+	run               *consumeRun
+	session           *client.Session
+	whole, pops, acks Histogram
+	errors            uint64
+	redelivered       uint64
+}
+
+type consumeRun struct {
+	o       ConsumeOptions
+	begun   chan struct{}
+	settled atomic.Uint64
+	ended   context.CancelFunc // called by whoever settles the last message
+	endedAt atomic.Pointer[time.Time]
+	first   firstError
+}
+
+// Consume fills a topic and then measures how fast it is popped and acked.
+func Consume(ctx context.Context, o ConsumeOptions) (ConsumeReport, error) {
+	report := ConsumeReport{Size: o.Size, Batch: o.Batch, Consumers: o.Consumers, Window: o.Window}
+	clients, err := dialAll(ctx, o.Addr, "leasemq bench consume", o.Consumers)
+	if err != nil {
+		return report, err
+	}
+	defer closeAll(clients)
+	if _, err := needTopic(ctx, clients[0], o.Topic, o.Queues); err != nil {
+		return report, err
+	}
+	if err := clients[0].CreateGroup(ctx, o.Group, client.GroupRules{}); err != nil {
+		return report, fmt.Errorf("bench: group %s: %w", o.Group, err)
+	}
+	sessions, err := subscribe(ctx, clients, o)
+	defer leave(ctx, clients[0], o.Group, sessions)
+	if err != nil {
+		return report, err
+	}
+	filled, err := Send(ctx, SendOptions{
+		Addr: o.Addr, Topic: o.Topic, Queues: o.Queues, Size: o.Size, Batch: max(o.Batch, fillBatch),
+		Producers: o.Consumers, Window: fillWindow, Messages: o.Messages,
+	})
+	report.Fill = filled.Rate
+	if err != nil {
+		return report, err
+	}
+	if o.Flushed {
+		if err := calm(ctx, clients[0]); err != nil {
+			return report, err
+		}
+	}
+	return report, consume(ctx, sessions, o, &report)
+}
+
+// subscribe opens a session on each connection, and the group's reading of the topic: behind what the topic holds
+// already.
+func subscribe(ctx context.Context, clients []*client.Client, o ConsumeOptions) ([]*client.Session, error) {
+	var sessions []*client.Session
+	for _, c := range clients {
+		s, err := c.Register(ctx, o.Group, client.RegisterOptions{})
+		if err != nil {
+			return sessions, fmt.Errorf("bench: group %s: %w", o.Group, err)
+		}
+		sessions = append(sessions, s)
+	}
+	b, err := sessions[0].Pop(ctx, client.PopOptions{Topic: o.Topic, Start: client.StartLatest})
+	switch {
+	case err != nil:
+		return sessions, fmt.Errorf("bench: first pop of %s: %w", o.Topic, err)
+	case len(b.Deliveries) > 0:
+		return sessions, fmt.Errorf("bench: topic %s is being sent to by somebody else", o.Topic)
+	}
+	return sessions, nil
+}
+
+// leave clears away what the run made, as far as the broker still lets it.
+func leave(ctx context.Context, c *client.Client, group string, sessions []*client.Session) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
+	defer cancel()
+	for _, s := range sessions {
+		s.Close(ctx)
+	}
+	c.DeleteGroup(ctx, group)
+}
+
+// calm waits until the broker's log is on the disk up to where it is now: the writing back of what was filled
+// is no part of what is measured.
+func calm(ctx context.Context, c *client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, calmPatience)
+	defer cancel()
+	appended := uint64(0)
+	for {
+		stats, err := c.Stats(ctx)
+		if err != nil {
+			return fmt.Errorf("bench: stats: %w", err)
+		}
+		figures := make(map[string]uint64, len(stats))
+		for _, s := range stats {
+			figures[s.Name] = s.Value
+		}
+		if appended == 0 {
+			appended = figures["log_appended"]
+		}
+		if figures["log_synced"] >= appended {
+			return nil
+		}
+		select {
+		case <-time.After(calmEvery):
+		case <-ctx.Done():
+			return fmt.Errorf("bench: the filled messages are not on the disk yet: %w", context.Cause(ctx))
+		}
+	}
+}
+
+func consume(ctx context.Context, sessions []*client.Session, o ConsumeOptions, report *ConsumeReport) error {
+	work, ended := context.WithCancel(ctx)
+	defer ended()
+	run := &consumeRun{o: o, begun: make(chan struct{}), ended: ended}
+	var takers []*taker
+	var working sync.WaitGroup
+	for _, s := range sessions {
+		for range o.Window {
+			t := &taker{run: run, session: s}
+			takers = append(takers, t)
+			working.Go(func() { t.work(work) })
+		}
+	}
+	began := time.Now()
+	close(run.begun)
+	go run.watch(work)
+	working.Wait()
+	ended()
+
+	if run.endedAt.Load() == nil {
+		now := time.Now()
+		run.endedAt.Store(&now)
+	}
+	var whole, pops, acks Histogram
+	var failed uint64
+	for _, t := range takers {
+		whole.Merge(&t.whole)
+		pops.Merge(&t.pops)
+		acks.Merge(&t.acks)
+		failed += t.errors
+		report.Redelivered += t.redelivered
+	}
+	report.Rate = rateOf(&whole, failed, o.Size, run.endedAt.Load().Sub(began))
+	report.PopP50, report.PopP99 = microseconds(pops.Quantile(0.5)), microseconds(pops.Quantile(0.99))
+	report.AckP50, report.AckP99 = microseconds(acks.Quantile(0.5)), microseconds(acks.Quantile(0.99))
+	if err := run.first.get(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// watch ends a run in which nothing moves.
+func (run *consumeRun) watch(ctx context.Context) {
+	tick := time.NewTicker(consumeStall)
+	defer tick.Stop()
+	for before := uint64(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := run.settled.Load()
+		if now == before {
+			run.first.set(fmt.Errorf("bench: %d of %d messages were acked, then none for %v", now, run.o.Messages, consumeStall))
+			run.ended()
+			return
+		}
+		before = now
+	}
+}
+
+func (t *taker) work(ctx context.Context) {
+	<-t.run.begun
+	options := client.PopOptions{Topic: t.run.o.Topic, Max: t.run.o.Batch, Await: consumeStall}
+	for ctx.Err() == nil {
+		if err := t.round(ctx, options); err != nil && !errors.Is(err, context.Canceled) {
+			t.run.first.set(fmt.Errorf("bench: consume: %w", err))
+			t.run.ended()
+			return
+		}
+	}
+}
+
+// round pops once and acks what came.
+func (t *taker) round(ctx context.Context, options client.PopOptions) error {
+	began := time.Now()
+	batch, err := t.session.Pop(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer batch.Release()
+	n := len(batch.Deliveries)
+	if n == 0 {
+		return nil
+	}
+	popped := time.Now()
+	for _, d := range batch.Deliveries {
+		if err := d.Err(); err != nil {
+			t.errors++
+			return err
+		}
+		if d.Attempt > 1 {
+			t.redelivered++
+		}
+	}
+	if _, err := t.session.Ack(ctx, batch.Deliveries...); err != nil {
+		t.errors += uint64(n)
+		return err
+	}
+	acked := time.Now()
+	t.pops.Record(popped.Sub(began), n)
+	t.acks.Record(acked.Sub(popped), n)
+	t.whole.Record(acked.Sub(began), n)
+	if t.run.settled.Add(uint64(n)) >= t.run.o.Messages {
+		t.run.endedAt.CompareAndSwap(nil, &acked)
+		t.run.ended()
+	}
+	return nil
+}

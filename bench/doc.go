@@ -1,0 +1,10 @@
+// Package bench makes load for a broker and reports what it took: Send, Consume, and Crash, which kills the
+// broker while it works and keeps a ledger of what was promised.
+//
+// The broker is always another process, reached over TCP: one that runs already, or a Child, started from
+// this very binary on a directory of its own. A generator in the broker's process would measure a scheduler
+// that serves both.
+//
+// Generators are cheap so that they measure the broker: a request is encoded once and sent again and again, the
+// memory of answers is used again, a latency costs two clock readings a batch.
+package bench

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/leasemq/leasemq/bench"
+)
+
+// The keys are relied on by scripts.
+var rateKeys = []string{"msgs_per_s", "mb_per_s", "p50_us", "p99_us"}
+
+func checkRate(t *testing.T, r result, messages float64) map[string]any {
+	t.Helper()
+	if r.code != exitOK {
+		t.Fatalf("exit code %d: %s", r.code, r.stderr)
+	}
+	report := object(t, r.stdout)
+	for _, key := range rateKeys {
+		if v, _ := report[key].(float64); v <= 0 {
+			t.Errorf("%s is %v", key, report[key])
+		}
+	}
+	if report["errors"] != 0.0 {
+		t.Errorf("errors are %v", report["errors"])
+	}
+	if n, _ := report["messages"].(float64); messages > 0 && n != messages || n <= 0 {
+		t.Errorf("messages are %v, not %v", n, messages)
+	}
+	return report
+}
+
+func TestBenchSend(t *testing.T) {
+	dir := t.TempDir()
+	r := leasemq(t, nil, strings.Fields("bench send --embedded --io staged --size 256 --batch 16 --producers 2 --window 2 --duration 200ms --fsync interval -o json --dir "+dir)...)
+	report := checkRate(t, r, 0)
+	if report["fsync"] != "interval" || report["size"] != 256.0 {
+		t.Errorf("the report is %v", report)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestBenchConsume(t *testing.T) {
+	// 5,003 is no multiple of the batch.
+	r := leasemq(t, nil, strings.Fields("bench consume --embedded --io staged --size 100 --batch 16 --consumers 2 --messages 5003 --fsync interval -o json --dir "+t.TempDir())...)
+	report := checkRate(t, r, 5003)
+	if report["redelivered"] != 0.0 {
+		t.Errorf("redelivered are %v", report["redelivered"])
+	}
+}
+
+// Against a broker that runs already, a bench counts only its own messages and leaves no group behind.
+func TestBenchBesideOtherMessages(t *testing.T) {
+	b := startBroker(t, t.TempDir(), "")
+	at(t, b, "not for the bench\n", "send", "--topic", "bench")
+	for range 2 {
+		checkRate(t, at(t, b, "", strings.Fields("bench consume --size 100 --batch 8 --consumers 2 --messages 1000 -o json")...), 1000)
+	}
+	if groups := at(t, b, "", "group", "list", "-o", "json").stdout; groups != "[]\n" {
+		t.Errorf("groups are left: %s", groups)
+	}
+}
+
+func TestBenchDisk(t *testing.T) {
+	checkRate(t, leasemq(t, nil, "bench", "disk", "--duration", "50ms", "-o", "json", "--dir", t.TempDir()), 0)
+}
+
+func TestDemo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	r := leasemq(t, nil, "demo", "--duration", "2s", "--io", "staged", "-o", "json")
+	if r.code != exitOK {
+		t.Fatalf("exit code %d: %s", r.code, r.stderr)
+	}
+	report := object(t, r.stdout)
+	for _, key := range []string{"lost", "redelivered_acked", "same_token_twice", "refused_delivered", "damaged"} {
+		if report[key] != 0.0 {
+			t.Errorf("%s is %v", key, report[key])
+		}
+	}
+	for _, key := range []string{"acknowledged", "delivered", "acked", "msgs_per_s", "p50_us", "p99_us", "outage_s"} {
+		if v, _ := report[key].(float64); v <= 0 {
+			t.Errorf("%s is %v", key, report[key])
+		}
+	}
+	if !strings.Contains(r.stderr, "kill -9") {
+		t.Errorf("no word of the kill: %s", r.stderr)
+	}
+}
+
+// The table says in words what the exit code says.
+func TestDemoTableMarksWhatMustBeZero(t *testing.T) {
+	var b strings.Builder
+	report := brokenReport()
+	demoTable(&b, &report)
+	if n := strings.Count(b.String(), "MUST BE ZERO"); n != 2 {
+		t.Errorf("%d figures are marked in\n%s", n, b.String())
+	}
+}
+
+func brokenReport() bench.CrashReport {
+	return bench.CrashReport{Verdict: bench.Verdict{Acknowledged: 10, Delivered: 9, Acked: 9, Lost: 1, AfterAck: 1}}
+}

@@ -1,0 +1,99 @@
+package mmaplog
+
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+)
+
+// segment is one file of the log, as readers see it: a read-only file that many may read at once.
+//
+// It is reference counted, so that it can be closed while readers come: the log holds one reference, each
+// read one more.
+type segment struct {
+	index uint64
+	path  string
+	file  File
+	refs  atomic.Int64
+}
+
+func newSegment(index uint64, path string, file File) *segment {
+	s := &segment{index: index, path: path, file: file}
+	s.refs.Store(1)
+	return s
+}
+
+// acquire takes a reference; false if the segment was closed.
+func (s *segment) acquire() bool {
+	for {
+		n := s.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if s.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// release gives a reference back; the last one closes the file.
+func (s *segment) release() {
+	if s.refs.Add(-1) == 0 {
+		s.file.Close()
+	}
+}
+
+// readAt fills dst from the file, waiting for the disk if need be.
+func (s *segment) readAt(dst []byte, off int64) error {
+	n, err := s.file.ReadAt(dst, off)
+	if n == len(dst) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("mmaplog: read %s at %d: %w", s.path, off, err)
+}
+
+// readNoWait fills dst with what is in memory; false if not all of it is.
+func (s *segment) readNoWait(dst []byte, off int64) (bool, error) {
+	for len(dst) > 0 {
+		n, err := s.file.ReadNoWait(dst, off)
+		switch {
+		case err == ErrWouldBlock || (err == nil && n == 0):
+			return false, nil
+		case err != nil:
+			return false, fmt.Errorf("mmaplog: read %s at %d: %w", s.path, off, err)
+		}
+		dst, off = dst[n:], off+int64(n)
+	}
+	return true, nil
+}
+
+// feeder is the writing side of a segment. There are two kinds with the same rules, and the same tests
+// run on both:
+//
+//   - write brings bytes into the file, so that readers of the file see them and the death of the process
+//     does not lose them. It may wait, in a system call.
+//   - sync makes everything written in [from, to) durable, whatever else it may take along.
+//   - after an error of either nothing may be written or synced any more.
+//
+// write: the writer goroutine. ahead: the populate goroutine. sync: the flusher, beside write. close: the
+// flusher, once the writer has left the segment; ahead may run beside it.
+type feeder interface {
+	write(b []byte, off int64) error
+	sync(from, to int64) error
+	// ahead readies what will be written soon, up to off; returns the bytes readied.
+	ahead(off int64) (int64, error)
+	// readied is up to where ahead has come.
+	readied() int64
+	close() error
+}
+
+// newFeeder makes the writing side of an allocated segment file, and takes f over.
+func newFeeder(mode IOMode, f File, path string, size int64) (feeder, error) {
+	if mode == IOMapped {
+		return newMappedFeeder(f, path, size)
+	}
+	return &stagedFeeder{file: f, path: path, size: size}, nil
+}
