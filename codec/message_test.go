@@ -190,12 +190,15 @@ func hostilePayloads() map[string][]byte {
 	for range MaxProperties + 1 {
 		many = append(many, 1, 0, 0, 'n')
 	}
+	long := make([]byte, MaxPropertyBytes+1) // one that is whole, but for its size
+	long[0] = 1
+	binary.LittleEndian.PutUint16(long[1:], MaxPropertyBytes+1-4)
 	return map[string][]byte{
 		"nothing":                          nil,
 		"a cut fixed part":                 make([]byte, 15),
 		"an unknown compression":           hostile(u8(0, 3), 0),
 		"an unknown flag":                  hostile(u8(1, 8), 0),
-		"a calendar time without a delay":  hostile(u8(1, flagCalendar), 8),
+		"a calendar time without a delay":  hostile(u8(1, flagCalendar), 0),
 		"a delay that is not there":        hostile(u8(1, flagDeliverAt), 7),
 		"a producer that is not there":     hostile(u8(1, flagProducer), 15),
 		"producer id zero":                 hostile(u8(1, flagProducer), 16),
@@ -204,7 +207,7 @@ func hostilePayloads() map[string][]byte {
 		"an order key that is not there":   hostile(u8(4, 1), 0),
 		"a unique key that is not there":   hostile(u8(5, 1), 0),
 		"properties that are not there":    hostile(u16(6, 16<<10), 16<<10-1),
-		"too many bytes of properties":     hostile(u16(6, 16<<10+1), 16<<10+1),
+		"too many bytes of properties":     properties(long...),
 		"the most bytes of properties":     hostile(u16(6, 65535), 0),
 		"a body that is not there":         hostile(u32s(100, 100), 99),
 		"bytes behind the body":            hostile(u32s(100, 100), 101),
@@ -302,6 +305,10 @@ func TestTagHash(t *testing.T) {
 	}
 	if TagHash("red") != xxhash.Sum64String("red") || TagHash([]byte("red")) != TagHash("red") {
 		t.Error("the hash of a tag is not xxhash64")
+	}
+	const hashesToZero = "\x73\x85\x80\x7d\x8f\x0b\x53\x39"
+	if xxhash.Sum64String(hashesToZero) != 0 || TagHash(hashesToZero) != 1 {
+		t.Errorf("a tag whose hash is zero: %x, stored as %x", xxhash.Sum64String(hashesToZero), TagHash(hashesToZero))
 	}
 	long := strings.Repeat("x", 255)
 	if TagHash([]byte(long)) != xxhash.Sum64String(long) {

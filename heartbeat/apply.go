@@ -223,6 +223,9 @@ func (r *Registry) auditEnded() error {
 		if s := r.sessions.At(i); !s.ended || (last != 0 && s.endedMs < r.sessions.At(last).endedMs) {
 			return fmt.Errorf("session %d is out of place among the ended ones", s.id)
 		}
+		if _, timed := r.wheel.Scheduled(i); timed {
+			return fmt.Errorf("session %d has ended and has a timer", r.sessions.At(i).id)
+		}
 		n, last = n+1, i
 	}
 	if n != r.endedCount || last != r.endedTail {

@@ -98,6 +98,7 @@ func TestAuditFinds(t *testing.T) {
 		"a word":                    func(r *Registry) { r.live.Delete(live(r)) },
 		"a word of nobody":          func(r *Registry) { r.live.Store(uint64(99), &Live{}) },
 		"a timer":                   func(r *Registry) { r.wheel.Cancel(r.slots[live(r)]) },
+		"a timer of an ended one":   func(r *Registry) { r.wheel.Schedule(r.endedHead, 1<<40) },
 		"a session without a name":  func(r *Registry) { r.sessions.Alloc() },
 		"a live one that has ended": func(r *Registry) { r.sessions.Mut(r.slots[live(r)]).ended = true },
 		"an ended one that lives":   func(r *Registry) { r.sessions.Mut(r.endedHead).ended = false },

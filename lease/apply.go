@@ -311,48 +311,6 @@ func (t *Table) keep(c *cursor, i uint32) {
 	t.push(&t.subs.Mut(c.sub).memory, i)
 }
 
-// settleLost settles a message by a grant that was lost in a crash.
-func (t *Table) settleLost(ci uint32, offset, token uint64, stampMs int64) {
-	c := t.cursors.Mut(ci)
-	if i := t.takeLost(ci, c, offset, token); i != 0 {
-		e := t.entries.Mut(i)
-		e.token = token
-		bump16(&e.attempts)
-		t.remember(c, i, stampMs)
-	}
-}
-
-// takeLost gives the entry, on no list and without a timer, of a message whose newest grant, by token, was
-// lost in a crash. Either the table knows nothing of the message, which the cursor has not passed, or it
-// knows an older grant of it. It is zero when the record does not fit.
-func (t *Table) takeLost(ci uint32, c *cursor, offset, token uint64) (i uint32) {
-	i = t.index.get(ci, &c.tree, offset)
-	switch {
-	case !t.lostToken(token):
-		t.violate("token %d of offset %d was not lost", token, offset)
-		return 0
-	case i == 0 && offset < c.next:
-		t.violate("lost grant of offset %d, which is settled", offset)
-		return 0
-	case i == 0:
-		i = t.entries.Alloc()
-		*t.entries.Mut(i) = entry{offset: offset, cursor: ci}
-		t.index.set(ci, &c.tree, offset, i)
-		c.ahead++
-		return i
-	}
-	switch e := t.entries.At(i); {
-	case e.state == settled || e.token >= token:
-		t.violate("lost grant %d of offset %d: state %d, token %d", token, offset, e.state, e.token)
-		return 0
-	case e.state == leased:
-		t.leaveLeased(c, i)
-	default:
-		t.leaveWaiting(c, i)
-	}
-	return i
-}
-
 // evict forgets settled messages that are too old or too many, by the time of the record.
 func (t *Table) evict(slot uint32, stampMs int64) {
 	s := t.subs.Mut(slot)
@@ -420,26 +378,6 @@ func (t *Table) change(ci uint32, x *codec.ChangeEntry, stampMs int64, holder ui
 	case codec.ChangeReleased, codec.ChangePostponed:
 		t.giveBack(c, i, x.AtMs, stampMs, endedReleased)
 	}
-}
-
-// lendLost makes the lease that a change speaks of when its grant was lost in a crash. How many changes it
-// had is lost with it: the one at hand counts as the next.
-func (t *Table) lendLost(ci uint32, c *cursor, x *codec.ChangeEntry, stampMs int64, holder uint32) bool {
-	ordinal := uint16(x.Ordinal - 1)
-	if probe := (entry{ordinal: ordinal, atMs: stampMs}); !probe.fits(x) {
-		t.violate("change %d of kind %d of offset %d, a lost grant, to %d", x.Ordinal, x.Kind, x.Offset, x.AtMs)
-		return false
-	}
-	i := t.takeLost(ci, c, x.Offset, x.Token)
-	if i == 0 {
-		return false
-	}
-	for int(holder) >= len(t.holders) {
-		t.holders = append(t.holders, list{})
-	}
-	t.lend(&granting{x.Token, stampMs, stampMs, holder}, c, i)
-	t.entries.Mut(i).ordinal = ordinal
-	return true
 }
 
 // fits tells whether x is the next change of the lease e, and of a kind that agrees with its end.

@@ -118,6 +118,9 @@ func TestLastOrdinal(t *testing.T) {
 	}
 	s.expectOK("the last again", shorter(maxOrdinal).Verdict)
 	s.expect("one more", shorter(maxOrdinal+1).Verdict, protocol.Stale, protocol.ReasonOrdinal)
+	s.refuse("one more", &codec.Change{Sub: 1, Session: worker.id, Entries: []codec.ChangeEntry{
+		{Kind: codec.ChangeReleased, Ordinal: maxOrdinal + 1, Token: r.Token},
+	}}, worker)
 }
 
 // TestRenewLimit: what is refused spends nothing, and the lease goes on to the end it had.

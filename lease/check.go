@@ -23,34 +23,6 @@ func refuse(s protocol.Status, why protocol.Reason, token uint64, atMs int64) Ve
 	return Verdict{Status: s, Reason: why, Token: token, AtMs: atMs}
 }
 
-// lostGrant tells whether r, which is authentic, names a grant that the log does not have, and its message
-// was not lost with it.
-func (t *Table) lostGrant(r *Receipt) bool { return t.lostToken(r.Token) && t.alive(r) }
-
-// lostToken tells whether a token, which was given out, is of a GRANT that the log does not have: its number
-// is above the highest one recovered of its epoch. The running epoch has lost nothing.
-func (t *Table) lostToken(token uint64) bool {
-	epoch, number := uint32(token>>32), uint32(token)
-	for i := len(t.epochs) - 2; i >= 0 && t.epochs[i].epoch >= epoch; i-- {
-		if t.epochs[i].epoch == epoch {
-			return number > t.epochs[i].number
-		}
-	}
-	return false
-}
-
-// alive tells whether the message that r names lies in the log: a log cut short by a crash goes on in a
-// newer epoch, which begins at the cut.
-func (t *Table) alive(r *Receipt) bool {
-	birth, position := r.ID.Birth()
-	for i, span := range t.epochs {
-		if span.epoch == birth {
-			return position >= span.start && (i+1 == len(t.epochs) || position < t.epochs[i+1].start)
-		}
-	}
-	return false
-}
-
 // slotOf finds the subscription that r names. An id that a crash took back may have gone to another one.
 func (t *Table) slotOf(r *Receipt) (slot uint32, ok bool) {
 	slot, ok = t.byID[r.Sub]
@@ -169,13 +141,6 @@ func (t *Table) CheckChange(r *Receipt, x Change, rules *codec.Rules, nowMs int6
 	default:
 		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonSessionExpired, e.token, e.sinceMs)}
 	}
-}
-
-// decideLostChange decides a change of a lease whose grant was lost in a crash, and with it how many changes
-// it had: the one at hand is the next.
-func decideLostChange(r *Receipt, failures uint8, x Change, rules *codec.Rules, nowMs int64, rnd *rand.Rand) Changed {
-	e := entry{token: r.Token, state: leased, atMs: nowMs, sinceMs: nowMs, failures: failures, ordinal: uint16(x.Ordinal - 1)}
-	return decideChange(r, &e, x, rules, nowMs, rnd, Verdict{Status: protocol.OK, Lost: true, Token: r.Token})
 }
 
 // decideChange decides a change of the lease e.

@@ -69,7 +69,7 @@ func (l *lockstep) entry(sub uint32, in state) (queue uint16, offset, token uint
 
 // unknown is a message that the cursor has not passed, for a receipt of a lost grant.
 func (l *lockstep) unknown(sub uint32) (queue uint16, offset, token uint64) {
-	queue, offset, token = l.entry(sub, waiting)
+	queue, offset, _ = l.entry(sub, waiting)
 	if slot, ok := l.live.SlotOf(sub); ok && int(queue) < l.live.Queues(slot) && !l.one(4) {
 		offset = l.live.Position(slot, queue).Next + uint64(l.r.IntN(4))
 	}

@@ -121,6 +121,29 @@ func TestMemoryOfALostGrant(t *testing.T) {
 	s.expect("passed, and forgotten", s.ack(rs[2]), protocol.AlreadySettled, protocol.ReasonSettled)
 }
 
+// TestHorizonBehindALostGrant: it joins the memory when the cursor passes it, behind what was settled later. The horizon
+// does not go back when it is forgotten.
+func TestHorizonBehindALostGrant(t *testing.T) {
+	s, _, rs := lostGrants(t, 3)
+	s.append(grown{someTopic, 2}, holder{})
+	s.messages = append(s.messages, nil)
+	s.ack(rs[2])
+	s.nowMs += hour
+	between := s.tickle(1)
+	s.nowMs += hour
+	s.settleTwice(1)
+	after := s.tickle(1)
+	s.pop(s.session(), 0, 10, 30*second)
+	s.nowMs += memoryMs
+	s.tickle(1)
+	if s.table.Unsettled() != 2 || s.table.entries.Len() != 2 {
+		t.Errorf("%d entries, %d unsettled", s.table.entries.Len(), s.table.Unsettled())
+	}
+	for _, r := range []Receipt{between, after} {
+		s.expect("granted before the horizon", s.ack(r), protocol.AlreadySettled, protocol.ReasonSettled)
+	}
+}
+
 // TestChangeOfALostGrant: its record stands for grant and change. The lease is what it asks for.
 func TestChangeOfALostGrant(t *testing.T) {
 	s, workers, rs := lostGrants(t, 3)
@@ -310,6 +333,27 @@ func TestLostGrantAboveAKnownOne(t *testing.T) {
 	}
 }
 
+// TestFailureOfALostGrant: the failures of the grants before it are known, and count.
+func TestFailureOfALostGrant(t *testing.T) {
+	s, worker, r := leaseOfOne(t)
+	s.rules.BackOff = uint8(protocol.BackOffLevels)
+	s.change(worker, r, Change{Ordinal: 1, Cause: protocol.CauseFailed})
+	s.advance(levelsMs[0])
+	mark := s.mark()
+	r = s.pop1(worker, 30*second)
+	s.crash(mark)
+	c := s.change(worker, r, Change{Ordinal: 1, Cause: protocol.CauseFailed})
+	s.expectOK("second failure", c.Verdict)
+	if !c.Lost || c.RemainingMs != levelsMs[1] {
+		t.Errorf("%+v", c)
+	}
+	s.advance(levelsMs[1])
+	s.pop1(worker, 30*second)
+	if g, _ := s.table.Granted(s.slot(), 0, 0); g.Failures != 2 || g.Attempts != 3 {
+		t.Errorf("%+v", g)
+	}
+}
+
 // TestLostSettlePreconditions: a record that stands for a lost grant fits only what that grant was newer than.
 func TestLostSettlePreconditions(t *testing.T) {
 	s, workers, rs := lostGrants(t, 3)
@@ -358,6 +402,39 @@ func TestMessageLostWithItsGrant(t *testing.T) {
 	s.expectOK("ack of what is there now", s.ack(other))
 	s.expect("ack, settled since", s.ack(r), protocol.Stale, protocol.ReasonReset)
 	s.expectOK("ack of what is there now, again", s.ack(other))
+}
+
+// TestSubscriptionLostWithItsGrant: its id is given to the next one, which may be of another group or topic. The old
+// receipts mean nothing to it, though their numbers fit.
+func TestSubscriptionLostWithItsGrant(t *testing.T) {
+	for name, other := range map[string]codec.Subscribe{
+		"another group": {Sub: 1, Group: someGroup + 1, Topic: someTopic},
+		"another topic": {Sub: 1, Group: someGroup, Topic: someTopic + 1},
+	} {
+		s := newStory(t, 1)
+		s.send(0, 1)
+		worker := s.session()
+		r := s.pop1(worker, 30*second)
+		s.crash(1) // nothing but the first epoch is left
+		other.Starts = make([]uint64, 1)
+		s.append(&other, holder{})
+		s.expect(name, s.ack(r), protocol.Stale, protocol.ReasonReset)
+		s.expect(name, s.change(worker, r, Change{Ordinal: 1, InvisibleMs: hour}).Verdict, protocol.Stale, protocol.ReasonReset)
+		if p := s.at(0); p != (Position{}) {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+	// The same pair subscribes again: the message, which is alive, is settled by its lost grant.
+	s := newStory(t, 1)
+	s.send(0, 1)
+	r := s.pop1(s.session(), 30*second)
+	s.crash(1)
+	s.append(&codec.Subscribe{Sub: 1, Group: someGroup, Topic: someTopic, Starts: make([]uint64, 1)}, holder{})
+	v := s.ack(r)
+	s.expectOK("the same pair", v)
+	if !v.Lost {
+		t.Errorf("%+v", v)
+	}
 }
 
 // TestAlive: a message lies in the log if its position belongs to the epoch of its birth.

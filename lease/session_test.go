@@ -218,8 +218,8 @@ func TestDrop(t *testing.T) {
 			if _, ok := s.table.Find(someGroup, someTopic); ok {
 				t.Error("it is there still")
 			}
-			if n := s.table.Held(worker.slot); n != 1 || s.table.entries.Len() != 1 || s.table.wheel.Len() != 1 {
-				t.Errorf("%d held, %d entries, %d timers", n, s.table.entries.Len(), s.table.wheel.Len())
+			if n := s.table.Held(worker.slot); n != 1 || s.table.entries.Len() != 1 || s.table.wheel.Len() != 1 || s.table.Cursors() != 1 {
+				t.Errorf("%d held, %d entries, %d timers, %d cursors", n, s.table.entries.Len(), s.table.wheel.Len(), s.table.Cursors())
 			}
 			s.expect("ack", s.ack(got[4]), protocol.Stale, protocol.ReasonReset)
 			// The pair can be read anew, as another incarnation; the old receipts mean nothing to it.

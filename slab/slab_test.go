@@ -88,9 +88,8 @@ func TestAgainstModel(t *testing.T) {
 func TestIndexesComeBack(t *testing.T) {
 	run := func() (got []uint32) {
 		s := New[value]()
-		var all []uint32
 		for range 5000 {
-			all = append(all, s.Alloc())
+			s.Alloc()
 		}
 		for _, i := range []uint32{7, 4999, 1} {
 			s.Free(i)
@@ -177,10 +176,7 @@ func check[T any](t *testing.T, s *Slab[T], perPage int) {
 }
 
 func TestMisusePanics(t *testing.T) {
-	type pointer struct {
-		n int
-		p *int
-	}
+	type pointer struct{ _ *int }
 	used := New[value]()
 	for range 100 {
 		used.Alloc()
@@ -196,10 +192,10 @@ func TestMisusePanics(t *testing.T) {
 		"values of no size":            func() { New[struct{}]() },
 		"values larger than a page":    func() { New[[64<<10 + 1]byte]() },
 		"values with a pointer":        func() { New[pointer]() },
-		"values with a string":         func() { New[[2]struct{ s string }]() },
+		"values with a string":         func() { New[[2]struct{ _ string }]() },
 		"values with a slice":          func() { New[[]byte]() },
 		"values with a map":            func() { New[map[int]int]() },
-		"values with an interface":     func() { New[struct{ v any }]() },
+		"values with an interface":     func() { New[struct{ _ any }]() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			length := used.Len()
