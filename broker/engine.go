@@ -74,27 +74,28 @@ type Engine struct {
 	lease leaseClock
 
 	// mu is the sequencing section. Everything down to the next blank line is guarded by it.
-	mu       sync.Mutex
-	fold     *fold
-	shadow   *fold
-	sections uint64
-	rnd      *rand.Rand
-	topicRun []topicRun   // by slot of the topic
-	queueRun []queueRun   // by slot of the queue
-	subRun   []subRun     // by slot of the subscription
-	sessRun  []sessionRun // by slot of the session
-	gates    map[uint32]uint64
-	dispatch dispatchList
-	dirty    []uint32 // subscriptions to look at before the section is left
-	loading  []uint32 // subscriptions that wait for the index to be loaded
-	waiters  waiterTable
-	loops    []*Loop
-	wakeSet  []*Loop
-	suspects map[uint64]uint64 // silent sessions and the marker round at which they were first seen
-	lastMs   int64             // lease clock at the newest record
-	plan     plan
-	current  int // ring bytes promised to the request being decided
-	scratch  scratch
+	mu        sync.Mutex
+	fold      *fold
+	shadow    *fold
+	sections  uint64
+	rnd       *rand.Rand
+	topicRun  []topicRun        // by slot of the topic
+	queueRun  []queueRun        // by slot of the queue
+	subRun    []subRun          // by slot of the subscription
+	sessRun   []sessionRun      // by slot of the session
+	gates     map[uint32]uint64 // by group id: end of its newest rule change
+	epochGate uint64            // end of the newest EPOCH record written in line
+	dispatch  dispatchList
+	dirty     []uint32 // subscriptions to look at before the section is left
+	loading   []uint32 // subscriptions that wait for the index to be loaded
+	waiters   waiterTable
+	loops     []*Loop
+	wakeSet   []*Loop
+	suspects  map[uint64]uint64 // silent sessions and the marker round at which they were first seen
+	lastMs    int64             // lease clock at the newest record
+	plan      plan
+	current   int // ring bytes promised to the request being decided
+	scratch   scratch
 
 	reserved    atomic.Int64  // ring bytes promised to requests that are not yet appended
 	waiting     atomic.Int64  // parked pops

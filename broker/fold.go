@@ -148,10 +148,9 @@ func (f *fold) topic(r *codec.Topic) {
 }
 
 func (f *fold) group(r *codec.Group) {
-	if r.Op == codec.OpDelete {
+	if f.sessions.Group(r) && r.Op == codec.OpDelete {
 		f.leases.Drop(r.ID, 0)
 	}
-	f.sessions.Group(r)
 }
 
 func (f *fold) grant(h *codec.Header, r *codec.Grant) {

@@ -385,7 +385,7 @@ func (e *Engine) grant(w *waiter, p *plan, nowMs int64) {
 	w.status = protocol.OK
 	if !p.again {
 		// A first grant may be told before its record is on disk: should it be lost, the receipt proves it.
-		w.gate = max(e.sessRun[w.sessSlot].gate, e.subRun[w.sub].gate, e.gates[w.group])
+		w.gate = max(e.sessRun[w.sessSlot].gate, e.subRun[w.sub].gate, e.gates[w.group], e.epochGate)
 	} else {
 		w.gate = e.log.Appended()
 		for i := range res.rows {

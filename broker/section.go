@@ -77,7 +77,9 @@ func (e *Engine) follow(h *codec.Header, assigned, payload []byte) {
 	}
 }
 
-// newEpoch begins an epoch in line, when the running one is out of GRANT numbers.
+// newEpoch begins an epoch in line, when the running one is out of GRANT numbers. Nothing waits for it, but
+// no grant of the new epoch is told before its record is on disk: lost in a crash, its number could be
+// given to another epoch.
 func (e *Engine) newEpoch() {
 	epoch := max(e.fold.epoch+1, uint32(e.clock.Wall().Unix()))
 	e.log.SetEpoch(epoch)
@@ -85,6 +87,7 @@ func (e *Engine) newEpoch() {
 	e.log.Append(&h, nil, nil, 0)
 	e.follow(&h, nil, nil)
 	e.fold.startEpoch(&h)
+	e.epochGate = e.log.Appended()
 }
 
 // message is one message on its way into the log, prepared outside the section.

@@ -52,10 +52,11 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 }
 
 func (e *Engine) answerRegister(o *op, id uint64, slot uint32) {
-	g, _ := e.fold.sessions.GroupByID(e.fold.sessions.SessionAt(slot).Group)
+	s := e.fold.sessions.SessionAt(slot)
+	g, _ := e.fold.sessions.GroupByID(s.Group)
 	a := protocol.RegisterAnswer{
 		Session: id, Generation: id,
-		HeartbeatMs: g.Rules.HeartbeatMs, TimeoutMs: g.Rules.SessionTimeoutMs,
+		HeartbeatMs: s.HeartbeatMs, TimeoutMs: s.TimeoutMs,
 		GroupVersion: g.Version, InvisibleMs: g.Rules.InvisibleMs,
 	}
 	o.body = a.Append(o.body[:0])

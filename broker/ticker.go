@@ -133,7 +133,6 @@ func (e *Engine) tickOnce(first bool) (more bool) {
 			e.ticking.indexedMs = nowMs
 			e.index.Tick(nowMs)
 		}
-		e.loaded()
 	}
 	nowMs := e.lease.now()
 	if e.room() < worstSessionID+expireSlice*32 {

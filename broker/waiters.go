@@ -191,17 +191,20 @@ func (e *Engine) serve(limit int) (more bool) {
 	return false
 }
 
-// tickWaiters answers pops whose await time is over, and tells whether more are due.
+// tickWaiters answers pops whose await time is over, and tells whether more are due. Each is tried once more:
+// EMPTY says that there was nothing, not that nobody had looked, or that the index was being loaded.
 func (e *Engine) tickWaiters(nowMs int64, limit int) (more bool) {
 	return e.waiters.wheel.Advance(nowMs, limit, func(id uint32) {
 		w := e.waiters.byID[id]
-		if e.subRun[w.sub].loading {
-			// Something may lie behind what is being loaded: never EMPTY before that is known.
+		switch e.tryPop(w, nowMs) {
+		case popMore, popLoading, popNoRoom:
 			e.waiters.wheel.Schedule(id, nowMs+tickFineMs)
 			return
+		case popNothing, popSessionFull:
+			e.answerEmpty(w)
+		case popGranted:
 		}
 		e.unpark(w)
-		e.answerEmpty(w)
 		e.hand(w)
 	})
 }

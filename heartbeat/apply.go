@@ -11,14 +11,14 @@ import (
 	"github.com/leasemq/leasemq/codec"
 )
 
-// Group applies a GROUP record.
-func (r *Registry) Group(rec *codec.Group) {
+// Group applies a GROUP record. It is false when the record does not fit the state.
+func (r *Registry) Group(rec *codec.Group) bool {
 	slot, known := r.groupIDs[rec.ID]
 	switch rec.Op {
 	case codec.OpCreate:
 		if _, taken := r.groupNames[string(rec.Name)]; taken || rec.ID != r.nextGroup {
 			r.violate("group %d %q made again", rec.ID, rec.Name)
-			return
+			return false
 		}
 		r.nextGroup++
 		slot = r.groups.Alloc()
@@ -29,13 +29,13 @@ func (r *Registry) Group(rec *codec.Group) {
 	case codec.OpUpdate:
 		if !known {
 			r.violate("update of group %d", rec.ID)
-			return
+			return false
 		}
 		r.groups.Mut(slot).rules = rec.Rules
 	case codec.OpDelete:
 		if !known || r.groups.At(slot).live != 0 {
 			r.violate("deletion of group %d", rec.ID)
-			return
+			return false
 		}
 		r.forgetEndedOf(slot)
 		delete(r.groupNames, r.groups.At(slot).name.String())
@@ -44,7 +44,9 @@ func (r *Registry) Group(rec *codec.Group) {
 		r.groups.Free(slot)
 	default:
 		r.violate("group operation %d", rec.Op)
+		return false
 	}
+	return true
 }
 
 func (r *Registry) bumpVersion(slot uint32) {
@@ -65,6 +67,7 @@ func (r *Registry) StartSession(rec *codec.SessionStart, stampMs int64) {
 	i := r.sessions.Alloc()
 	*r.sessions.Mut(i) = session{
 		id: rec.Session, group: slot, nonce: rec.Nonce,
+		heartbeatMs: r.groups.At(slot).rules.HeartbeatMs, timeoutMs: r.groups.At(slot).rules.SessionTimeoutMs,
 		consumer: newText(rec.ConsumerID), info: newText(rec.ClientInfo),
 	}
 	r.groups.Mut(slot).live++
@@ -167,7 +170,7 @@ func (r *Registry) Hash() uint64 {
 		if s.ended {
 			ended = 1
 		}
-		put(s.id, uint64(i), uint64(r.groups.At(s.group).id), ended, uint64(s.cause), uint64(s.endedMs))
+		put(s.id, uint64(i), uint64(r.groups.At(s.group).id), uint64(s.heartbeatMs)<<32|uint64(s.timeoutMs), ended, uint64(s.cause), uint64(s.endedMs))
 		_, _ = h.Write(s.nonce[:])
 		for _, text := range [...]*text{&s.consumer, &s.info} {
 			put(uint64(text.n)) // so that no two pairs look the same in a row

@@ -285,15 +285,19 @@ func TestAdvanceInSlices(t *testing.T) {
 	}
 }
 
-// TestTimeoutOfTheGroup: the one in force when the timer is looked at. A longer one counts at once.
-func TestTimeoutOfTheGroup(t *testing.T) {
+// TestTimeoutIsTheOneThatWasTold: a change of the group's rules is for sessions that start later.
+func TestTimeoutIsTheOneThatWasTold(t *testing.T) {
 	s := newStory(t)
 	l := s.start(1, "c")
 	s.append(&codec.Group{Op: codec.OpUpdate, ID: 1, Rules: codec.Rules{SessionTimeoutMs: uint32(3 * timeoutMs)}})
-	if ids := s.silent(3*timeoutMs - 1); len(ids) != 0 {
+	later := s.start(1, "later")
+	if ids := s.silent(timeoutMs - 1); len(ids) != 0 {
 		t.Fatalf("%x", ids)
 	}
 	if ids := s.silent(1); !slices.Equal(ids, []uint64{l.ID}) {
+		t.Fatalf("%x", ids)
+	}
+	if ids := s.silent(2 * timeoutMs); !slices.Contains(ids, later.ID) {
 		t.Fatalf("%x", ids)
 	}
 }

@@ -53,15 +53,17 @@ type group struct {
 }
 
 type session struct {
-	id       uint64
-	group    uint32 // slot
-	ended    bool
-	cause    codec.EndCause
-	endedMs  int64
-	next     uint32 // ended sessions, oldest first
-	nonce    [16]byte
-	consumer text
-	info     text
+	id      uint64
+	group   uint32 // slot
+	ended   bool
+	cause   codec.EndCause
+	endedMs int64
+	next    uint32 // ended sessions, oldest first
+	nonce   [16]byte
+	// The timings that REGISTER told it. A change of the group's rules is for sessions that start later.
+	heartbeatMs, timeoutMs uint32
+	consumer               text
+	info                   text
 }
 
 // Registry holds groups and sessions.
@@ -178,11 +180,13 @@ type Session struct {
 	Cause   codec.EndCause
 	EndedMs int64
 	Nonce   [16]byte
+	// HeartbeatMs and TimeoutMs are the timings that the session was told.
+	HeartbeatMs, TimeoutMs uint32
 }
 
 func (r *Registry) viewSession(slot uint32) Session {
 	s := r.sessions.At(slot)
-	return Session{s.id, slot, r.groups.At(s.group).id, s.ended, s.cause, s.endedMs, s.nonce}
+	return Session{s.id, slot, r.groups.At(s.group).id, s.ended, s.cause, s.endedMs, s.nonce, s.heartbeatMs, s.timeoutMs}
 }
 
 // Session finds a session by id, also one that ended not too long ago.
@@ -258,7 +262,7 @@ func (r *Registry) Serve(nowMs int64) {
 }
 
 func (r *Registry) timeoutMs(slot uint32) int64 {
-	return int64(r.groups.At(r.sessions.At(slot).group).rules.SessionTimeoutMs)
+	return int64(r.sessions.At(slot).timeoutMs)
 }
 
 func (r *Registry) watch(l *Live, seenMs int64) {

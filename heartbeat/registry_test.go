@@ -90,7 +90,7 @@ func TestSessionBegins(t *testing.T) {
 	}
 	byID, ok := s.registry.Session(id)
 	ofConsumer, ok2 := s.registry.OfConsumer(1, "host-1")
-	want := Session{ID: id, Slot: byID.Slot, Group: 1, Nonce: nonce}
+	want := Session{ID: id, Slot: byID.Slot, Group: 1, Nonce: nonce, TimeoutMs: uint32(timeoutMs)}
 	if !ok || !ok2 || byID != want || ofConsumer != want || s.registry.SessionAt(byID.Slot) != want {
 		t.Errorf("%+v, %+v", byID, ofConsumer)
 	}
