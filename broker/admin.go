@@ -72,20 +72,21 @@ func (e *Engine) deleteTopic(o *op, r *protocol.NameRequest) {
 		return
 	}
 	id := t.slab.At(slot).id
-	for _, sub := range e.topicRun[slot].subs {
-		e.dropSubRun(sub, protocol.TopicNotFound, "the topic was deleted")
-	}
-	e.topicRun[slot] = topicRun{}
-	for _, q := range t.queueOf[slot] {
+	subs, queues := e.topicRun[slot].subs, t.queueOf[slot]
+	for _, q := range queues {
 		e.queueRun[q] = queueRun{}
 	}
 	rec := codec.Topic{Op: codec.OpDelete, ID: id, Name: []byte(r.Name)}
 	e.appendRecord(codec.TypeTopic, rec.Append(e.scratch.payload))
 	e.fold.topic(&rec)
+	for _, sub := range subs { // their answers depend on the record
+		e.dropSubRun(sub, protocol.TopicNotFound, "the topic was deleted")
+	}
+	e.topicRun[slot] = topicRun{}
 	e.index.Drop(id)
 }
 
-// dropSubRun answers who waits for a subscription that is about to go.
+// dropSubRun answers who waits for a subscription that is gone.
 func (e *Engine) dropSubRun(slot uint32, s protocol.Status, message string) {
 	e.refuseWaiters(e.waitersOf(slot), s, protocol.ErrorBody{Message: message})
 	e.subRun[slot] = subRun{}
@@ -189,9 +190,10 @@ func (e *Engine) deleteGroup(o *op, r *protocol.NameRequest) {
 		o.refuse(protocol.Invalid, uint64(g.Live), "the group has live sessions")
 		return
 	}
+	var subs []uint32
 	for _, slot := range e.fold.leases.Subs() {
 		if sub := e.fold.leases.At(slot); sub.Group == g.ID {
-			e.dropSubRun(slot, protocol.GroupNotFound, "the group was deleted")
+			subs = append(subs, slot)
 			if t, ok := e.fold.topics.ids[sub.Topic]; ok {
 				e.topicRun[t].subs = removeSlot(e.topicRun[t].subs, slot)
 			}
@@ -199,6 +201,9 @@ func (e *Engine) deleteGroup(o *op, r *protocol.NameRequest) {
 	}
 	e.writeGroup(&codec.Group{Op: codec.OpDelete, ID: g.ID, Name: []byte(r.Name)})
 	delete(e.gates, g.ID)
+	for _, slot := range subs {
+		e.dropSubRun(slot, protocol.GroupNotFound, "the group was deleted")
+	}
 }
 
 func removeSlot(list []uint32, slot uint32) []uint32 {

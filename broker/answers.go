@@ -136,15 +136,21 @@ func appendError(dst []byte, code protocol.Opcode, request uint64, s protocol.St
 
 // deliver sends the frame that lies in its connection's output buffer from at on, or parks it.
 func (l *Loop) deliver(c *connState, out []byte, at int, a parkedAnswer) {
-	if a.gate <= l.e.log.Committed() || l.e.failed.Load() {
-		c.peer.SetOut(out)
-		c.unanswered -= a.size
+	switch {
+	case a.gate <= l.e.log.Committed():
+	case !l.e.failed.Load():
+		a.conn, a.frame = c, out[at:]
+		l.parked.add(a)
+		l.pending.Store(int64(l.parked.len()))
+		l.e.log.WantSync(a.gate)
 		return
+	case a.push:
+		return
+	default: // what it says will never be committed
+		out = appendError(out[:at], a.code, a.request, protocol.StoreFailed, &storeFailed)
 	}
-	a.conn, a.frame = c, out[at:]
-	l.parked.add(a)
-	l.pending.Store(int64(l.parked.len()))
-	l.e.log.WantSync(a.gate)
+	c.peer.SetOut(out)
+	c.unanswered -= a.size
 }
 
 // answer answers an op that has been decided.
@@ -196,18 +202,48 @@ func (l *Loop) release() {
 var storeFailed = protocol.ErrorBody{Message: "the store failed and the broker goes down; the outcome is unknown"}
 
 // Flush takes the requests of a network batch through the section and answers them.
-func (l *Loop) Flush(Peer) {
-	for done := 0; done < len(l.ops); {
-		done += l.decideSome(l.ops[done:])
+func (l *Loop) Flush(p Peer) {
+	// The requests are taken first, so that none is decided twice, or after its bytes are gone, should
+	// something panic: the front then closes the connection and goes on with the next one.
+	ops := l.ops
+	l.ops = l.spare[:0]
+	l.spare = ops
+	defer l.giveBack(ops)
+	for len(ops) > 0 && ops[0].conn.peer != p { // left by a batch that was never flushed
+		l.giveBack(ops[:1])
+		ops = ops[1:]
 	}
-	for _, o := range l.ops {
+	for done := 0; done < len(ops); {
+		done += l.decideSome(ops[done:])
+	}
+	for _, o := range ops {
 		l.answer(o)
-		l.freed = append(l.freed, o)
+		l.forget(o)
 	}
-	l.ops = l.ops[:0]
-	// The log may have moved between a look at its position and the answer's being parked. Its writer
-	// reads pending after it has moved, so one of the two sees the other.
+	// The log may have moved between a look at its position and the answer's being parked. It reads
+	// pending after it has moved, so one of the two sees the other.
 	l.release()
+}
+
+// giveBack returns what requests that were not decided had been promised.
+func (l *Loop) giveBack(ops []*op) {
+	for _, o := range ops {
+		if o.worst > 0 {
+			l.e.reserved.Add(-int64(o.worst))
+			o.worst = 0
+		}
+	}
+}
+
+// keptBytes is the largest answer whose buffer an op keeps for the next.
+const keptBytes = 64 << 10
+
+// forget puts an op that is answered on the free list.
+func (l *Loop) forget(o *op) {
+	if cap(o.body) > keptBytes {
+		o.body = nil
+	}
+	l.freed = append(l.freed, o)
 }
 
 // decideSome decides requests in one hold of the section, until they have sectionEntries entries, and
@@ -216,25 +252,53 @@ func (l *Loop) decideSome(ops []*op) (n int) {
 	e := l.e
 	e.enter()
 	defer e.leave()
+	if e.failed.Load() {
+		e.failWaiters()
+		for _, o := range ops {
+			o.status, o.why = protocol.StoreFailed, storeFailed
+		}
+		return len(ops)
+	}
 	// What the log has committed meanwhile is visible to these requests, but those who waited come first.
 	e.settleDown(l)
 	for entries := 0; n < len(ops) && entries < sectionEntries; n++ {
 		o := ops[n]
-		switch {
-		case e.failed.Load():
-			o.status, o.why = protocol.StoreFailed, storeFailed
-		case o.status == protocol.OK:
-			entries += 1 + len(o.messages) + len(o.tickets)
+		before := e.log.Appended()
+		if o.status == protocol.OK {
+			entries += o.weight()
 			e.current = o.worst
 			e.decide(o)
 			e.current = 0
 		}
 		if o.worst > 0 { // after what it appended can be seen, so that it counts at least once
 			e.reserved.Add(-int64(o.worst))
+			o.worst = 0
+			if e.log.Appended() == before {
+				e.wakeStalled() // nothing will be committed that would
+			}
 		}
 	}
 	e.settleDown(l)
 	return n
+}
+
+// weight is what a request counts in a hold of the section. One that walks over everything has a hold to itself.
+func (o *op) weight() int {
+	switch o.code {
+	case protocol.OpListTopics, protocol.OpListGroups, protocol.OpShowGroup, protocol.OpStats,
+		protocol.OpUpdateGroup, protocol.OpDeleteGroup, protocol.OpDeleteTopic, protocol.OpUpdateTopic:
+		return sectionEntries
+	}
+	return 1 + len(o.messages) + len(o.tickets)
+}
+
+// wakeStalled has loops that refused a frame try again.
+func (e *Engine) wakeStalled() {
+	for _, l := range e.loops {
+		if l.stalled.Load() {
+			e.wakeSoon(l)
+		}
+	}
 }
 
 // decide decides one request. Its answer depends on everything appended so far, whatever it says.
@@ -302,8 +366,8 @@ func (e *Engine) settleDown(l *Loop) {
 		e.failWaiters()
 		return
 	}
-	e.dispatchTo(e.log.Committed())
-	if e.serve(serveSlice) {
+	more := e.dispatchTo(e.log.Committed())
+	if e.serve(serveSlice) || more {
 		e.todo.Store(true)
 		if l == nil && len(e.loops) > 0 {
 			l = e.loops[0]
@@ -327,8 +391,13 @@ func (e *Engine) failWaiters() {
 // Wake does what others have left for this loop: pops to be served because the log has moved, answers
 // that it releases, news.
 func (l *Loop) Wake() {
-	e := l.e
 	l.stalled.Store(false) // the front tries stalled connections again after this
+	l.catchUp()
+}
+
+// catchUp is Wake for who does not try stalled connections again.
+func (l *Loop) catchUp() {
+	e := l.e
 	if e.todo.Swap(false) || e.waiting.Load() > 0 && (e.failed.Load() || e.log.Committed() > e.dispatched.Load()) {
 		e.advance(l)
 	}
@@ -362,13 +431,21 @@ func (e *Engine) loaded() {
 // mark is this loop's part of a marker round: sessions whose connections may still have something unread
 // are not silent.
 func (l *Loop) mark() {
+	suspects := l.e.suspected.Load()
+	if suspects == nil {
+		return
+	}
 	nowMs := l.e.lease.fine(l.e.clock.Mono())
 	for c := range l.conns {
-		if c.peer.Backlogged() {
-			for id := range c.sessions {
-				if live, ok := l.e.fold.sessions.Live(id); ok {
-					live.Refresh(nowMs)
-				}
+		for id := range c.sessions {
+			if _, ok := (*suspects)[id]; !ok {
+				continue
+			}
+			if !c.peer.Backlogged() {
+				break
+			}
+			if live, ok := l.e.fold.sessions.Live(id); ok {
+				live.Refresh(nowMs)
 			}
 		}
 	}
@@ -411,7 +488,7 @@ func (l *Loop) sessionEnded(item *inboxItem) {
 	}
 }
 
-// onCommit is called by the log's writer after committed has moved.
+// onCommit is called by the log after committed has moved.
 func (e *Engine) onCommit() {
 	loops := *e.loopList.Load()
 	serve := e.waiting.Load() > 0

@@ -48,24 +48,58 @@ func (l *Loop) finishPop(w *waiter) {
 	}
 }
 
-// finishSlowly answers a pop from a worker: it may wait for the disk.
+// finishSlowly answers a pop from a worker: it may wait for the disk. What cannot be read, or is damaged, is
+// told apart record by record before anything is passed.
 func (e *Engine) finishSlowly(w *waiter) {
-	for {
-		frame, bad, err := e.appendPop(nil, w, func(dst []byte, position uint64) (bool, error) {
-			return true, e.log.ReadAt(dst, position)
-		})
-		if err == nil && len(bad) == 0 {
-			l := w.conn.loop
-			l.put(inboxItem{call: func() { l.sendFrame(w, frame) }})
-			l.wake()
-			return
+	read := func(dst []byte, position uint64) (bool, error) { return true, e.log.ReadAt(dst, position) }
+	frame, bad, err := e.appendPop(nil, w, read)
+	for err != nil || len(bad) > 0 {
+		if e.passBad(w, e.findBad(w, read)) {
+			return // nothing is left: it has been answered, or waits again
+		}
+		frame, bad, err = e.appendPop(nil, w, read)
+	}
+	l := w.conn.loop
+	l.put(inboxItem{call: func() { l.sendFrame(w, frame) }})
+	l.wake()
+}
+
+// badRow is a message of a pop that cannot be handed out.
+type badRow struct {
+	popRow
+	misplaced bool // the record is good, and another one: the index is wrong
+	why       string
+}
+
+// findBad reads the records of a pop one by one.
+func (e *Engine) findBad(w *waiter, read reader) (bad []badRow) {
+	for _, row := range w.result.rows {
+		record := make([]byte, row.size)
+		_, err := read(record, row.position)
+		misplaced := false
+		if err == nil {
+			misplaced, err = checkRecord(w, &row, record)
 		}
 		if err != nil {
-			e.logger.Error("messages cannot be read", "topic", w.topic, "session", w.session, "error", err)
-			bad = w.result.rows // none of a span that cannot be read can be delivered
+			bad = append(bad, badRow{row, misplaced, err.Error()})
 		}
-		e.passUnreadable(w, bad)
 	}
+	return bad
+}
+
+// checkRecord says what is wrong with a record that the index gave for row.
+func checkRecord(w *waiter, row *popRow, record []byte) (misplaced bool, err error) {
+	h, assigned, _, err := codec.ReadRecord(record)
+	switch {
+	case err != nil:
+		return false, err
+	case h.Type != codec.TypeMessage || h.Position != row.position:
+		return true, errors.New("another record lies there")
+	}
+	if p := codec.ParseMessagePlace(assigned); p.Topic != w.topic || p.Queue != row.queue || p.Offset != row.offset {
+		return true, errors.New("another message lies there")
+	}
+	return false, nil
 }
 
 // sendFrame sends an answer that a worker has made.
@@ -79,32 +113,83 @@ func (l *Loop) sendFrame(w *waiter, frame []byte) {
 	l.deliver(w.conn, append(out, frame...), at, parkedAnswer{gate: w.gate, request: w.request, size: w.size, code: protocol.OpPop})
 }
 
-// passUnreadable passes messages whose stored bytes are damaged and takes them out of the answer.
-func (e *Engine) passUnreadable(w *waiter, bad []popRow) {
-	bad = slices.Clone(bad)
+// misplacedWaitMs is how long a message waits that the index does not find: a restart mends the index.
+const misplacedWaitMs = 60_000
+
+// passBad takes what cannot be handed out from a pop: damaged messages are passed, those that only the index
+// does not find are given back for a while. It is true when nothing is left: the pop was then tried again,
+// and granted other messages (false), or parked, or answered EMPTY (true).
+func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 	e.enter()
 	defer e.leave()
-	for _, row := range bad {
-		if e.room() < worstSmall {
-			break // it stays leased, and comes again when its lease is over
-		}
-		if got, ok := e.fold.leases.Granted(w.sub, row.queue, row.offset); ok && got.Token == w.result.token && e.subRun[w.sub].id == w.subID {
-			rec := codec.Unreadable{Sub: w.subID, Queue: row.queue, Offset: row.offset, Token: w.result.token}
-			e.appendRecord(codec.TypeUnreadable, rec.Append(e.scratch.payload))
-			e.fold.leases.Unreadable(&rec)
-			e.stats.unreadable.Add(1)
-			e.logger.Error("a message is damaged and was passed", "topic", w.topic, "queue", row.queue,
-				"offset", row.offset, "position", row.position, "group", w.group)
-		}
+	if e.failed.Load() {
+		w.status, w.refusal, w.gate = protocol.StoreFailed, storeFailed, 0
+		e.hand(w)
+		return true
+	}
+	for i := range bad {
+		e.passRow(w, &bad[i])
 	}
 	w.result.rows = slices.DeleteFunc(w.result.rows, func(r popRow) bool {
-		return slices.ContainsFunc(bad, func(b popRow) bool { return b.queue == r.queue && b.offset == r.offset })
+		return slices.ContainsFunc(bad, func(b badRow) bool { return b.queue == r.queue && b.offset == r.offset })
 	})
-	if len(w.result.rows) == 0 {
-		w.status = protocol.Empty
-	}
 	w.gate = e.log.Appended()
 	e.settleDown(nil)
+	if len(w.result.rows) > 0 {
+		return false
+	}
+	nowMs := e.lease.fine(e.clock.Mono())
+	switch outcome := e.tryPop(w, nowMs); {
+	case outcome == popGranted:
+		return false
+	case outcome == popGone:
+		_, w.status, w.refusal = e.session(w.session)
+		if w.status == protocol.OK {
+			w.status, w.refusal = protocol.TopicNotFound, protocol.ErrorBody{Message: "the topic was deleted"}
+		}
+		w.gate = e.log.Appended()
+		e.hand(w)
+	case (w.dueMs > nowMs || outcome != popNothing) && !w.conn.gone.Load():
+		e.park(w)
+		e.markDirty(w.sub)
+	default:
+		e.answerEmpty(w)
+		e.hand(w)
+	}
+	return true
+}
+
+// passRow ends the lease of one message that cannot be handed out, uncounted.
+func (e *Engine) passRow(w *waiter, row *badRow) {
+	got, ok := e.fold.leases.Granted(w.sub, row.queue, row.offset)
+	if !ok || got.Token != w.result.token || e.subRun[w.sub].id != w.subID || !e.claim(worstSmall) {
+		return // it stays as it is, and comes again when its lease is over
+	}
+	defer e.release(worstSmall)
+	if row.misplaced {
+		e.stats.indexHoles.Add(1)
+		rec := &e.scratch.change
+		*rec = codec.Change{Sub: w.subID, Session: w.session, Entries: append(rec.Entries[:0], codec.ChangeEntry{
+			Queue: row.queue, Kind: codec.ChangePostponed, Ordinal: uint32(got.Ordinal) + 1,
+			Offset: row.offset, Token: got.Token, AtMs: e.lease.now() + misplacedWaitMs,
+		})}
+		e.flushChange(rec)
+	} else {
+		e.stats.unreadable.Add(1)
+		rec := codec.Unreadable{Sub: w.subID, Queue: row.queue, Offset: row.offset, Token: got.Token}
+		e.appendRecord(codec.TypeUnreadable, rec.Append(e.scratch.payload))
+		e.fold.leases.Unreadable(&rec)
+		e.freed(w.subID, row.queue, w.session)
+	}
+	topic, group, bad := w.topic, w.group, *row
+	e.later(func() {
+		what := "a message is damaged and was passed"
+		if bad.misplaced {
+			what = "the queue index names the wrong record; a restart rebuilds it from the log"
+		}
+		e.logger.Error(what, "topic", topic, "queue", bad.queue, "offset", bad.offset,
+			"position", bad.position, "group", group, "why", bad.why)
+	})
 }
 
 // takeBack gives back, uncounted, what was granted to a pop whose connection is gone: nobody knows of it.
@@ -121,14 +206,15 @@ func (e *Engine) takeBack(w *waiter) {
 	*rec = codec.Change{Sub: w.subID, Session: w.session, Entries: rec.Entries[:0]}
 	for _, row := range w.result.rows {
 		got, ok := e.fold.leases.Granted(w.sub, row.queue, row.offset)
-		if ok && got.Token == w.result.token && got.Renewals == 0 {
+		if ok && got.Token == w.result.token {
 			rec.Entries = append(rec.Entries, codec.ChangeEntry{
-				Queue: row.queue, Kind: codec.ChangeReleased, Ordinal: 1, Offset: row.offset, Token: w.result.token,
+				Queue: row.queue, Kind: codec.ChangeReleased, Ordinal: uint32(got.Ordinal) + 1, Offset: row.offset, Token: w.result.token,
 			})
 		}
 	}
-	if e.room() > len(rec.Entries)*perChange+worstSmall {
+	if worst := len(rec.Entries)*perChange + worstSmall; e.claim(worst) {
 		e.flushChange(rec)
+		e.release(worst)
 	}
 	e.settleDown(nil)
 }
@@ -140,6 +226,8 @@ func (e *Engine) appendPop(dst []byte, w *waiter, read reader) (_ []byte, bad []
 	if w.status == protocol.Empty {
 		rows = nil
 	}
+	// The lease has run since it was given, if the bodies had to be waited for.
+	remainingMs := uint32(max(w.result.leaseMs-max(e.lease.fine(e.clock.Mono())-w.result.startMs, 0), 0))
 	total := 0
 	for i := range rows {
 		total += codec.Padded(int(rows[i].size))
@@ -171,7 +259,7 @@ func (e *Engine) appendPop(dst []byte, w *waiter, read reader) (_ []byte, bad []
 		place := from
 		for i := first; i < first+n; i++ {
 			row := &rows[i]
-			if !e.putRow(dst[bodyAt:], i, w, row, dst[place:place+int(row.size)], uint32(place-recordsAt)) {
+			if !e.putRow(dst[bodyAt:], i, w, row, dst[place:place+int(row.size)], uint32(place-recordsAt), remainingMs) {
 				bad = append(bad, *row)
 			}
 			place += codec.Padded(int(row.size))
@@ -217,15 +305,11 @@ func compact(b []byte, rows []popRow, start uint64) int {
 }
 
 // putRow checks a record and writes its row. It is false when the record is not the one that the index names.
-func (e *Engine) putRow(body []byte, i int, w *waiter, row *popRow, record []byte, offset uint32) bool {
-	h, assigned, _, err := codec.ReadRecord(record)
-	if err != nil || h.Type != codec.TypeMessage || h.Position != row.position {
+func (e *Engine) putRow(body []byte, i int, w *waiter, row *popRow, record []byte, offset, remainingMs uint32) bool {
+	if _, err := checkRecord(w, row, record); err != nil {
 		return false
 	}
-	p := codec.ParseMessagePlace(assigned)
-	if p.Topic != w.topic || p.Queue != row.queue || p.Offset != row.offset {
-		return false
-	}
+	p := codec.ParseMessagePlace(record[codec.HeaderBytes:])
 	r := lease.Receipt{
 		Topic: w.topic, Group: w.group, Sub: w.subID, Queue: row.queue, Session: w.session,
 		Offset: row.offset, ID: p.ID, Token: w.result.token, GrantMs: w.result.grantMs,
@@ -234,7 +318,7 @@ func (e *Engine) putRow(body []byte, i int, w *waiter, row *popRow, record []byt
 	e.key.Append(receipt[:0], &r)
 	protocol.PutLeaseRow(body, i, &protocol.LeaseRow{
 		RecordOffset: offset, RecordLength: row.size, Token: w.result.token, Attempt: uint32(row.attempts),
-		RemainingMs: uint32(w.result.leaseMs), RenewalsLeft: w.result.renewals,
+		RemainingMs: remainingMs, RenewalsLeft: w.result.renewals,
 		Failures: row.failures, Expiries: row.expiries, SessionLosses: row.losses,
 		BudgetMs: uint32(min(w.result.budgetMs, 1<<32-1)), Receipt: receipt,
 	})

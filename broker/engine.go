@@ -14,12 +14,12 @@
 package broker
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,7 +94,9 @@ type Engine struct {
 	suspects  map[uint64]uint64 // silent sessions and the marker round at which they were first seen
 	lastMs    int64             // lease clock at the newest record
 	plan      plan
-	current   int // ring bytes promised to the request being decided
+	current   int      // ring bytes promised to the request being decided
+	capped    bool     // a pop was held back by the cap on all unsettled messages
+	notes     []func() // to be run when the section has been left: log lines
 	scratch   scratch
 
 	reserved    atomic.Int64  // ring bytes promised to requests that are not yet appended
@@ -109,7 +111,11 @@ type Engine struct {
 	failOnce    sync.Once
 	loopList    atomic.Pointer[[]*Loop]
 
-	work    workers
+	// suspected is the sessions of suspects, for the loops. It is replaced, never changed.
+	suspected atomic.Pointer[map[uint64]struct{}]
+
+	work    workers // reads of pops that may wait for the disk
+	peeks   workers
 	ticking ticker
 	stats   counters
 }
@@ -150,7 +156,8 @@ func Open(o Options) (*Engine, error) {
 		e.abort()
 		return nil, err
 	}
-	e.work.start(2)
+	e.work.start(2, func(r any) { e.fail(fmt.Errorf("panic on a worker: %v\n%s", r, debug.Stack())) })
+	e.peeks.start(1, func(r any) { e.fail(fmt.Errorf("panic on a worker: %v\n%s", r, debug.Stack())) })
 	if !o.Manual {
 		e.ticking.start(e)
 	}
@@ -163,7 +170,7 @@ func (e *Engine) recover() (err error) {
 		if e.o.Verify {
 			panic("broker: a record does not fit the state: " + what)
 		}
-		e.logger.Error("a record does not fit the state and does nothing", "what", what)
+		e.later(func() { e.logger.Error("a record does not fit the state and does nothing", "what", what) })
 	}
 	e.fold = newFold(onViolation)
 	if e.o.Verify {
@@ -195,7 +202,10 @@ func (e *Engine) recover() (err error) {
 	e.wall0 = max(e.fold.wallMs, wall.UnixMilli()) - mono.Milliseconds()
 	e.lease.start(e.fold.leaseMs, mono)
 	e.lastMs = e.fold.leaseMs
-	epoch := max(e.fold.epoch+1, uint32(wall.Unix()))
+	epoch, err := e.nextEpoch()
+	if err != nil {
+		return err
+	}
 	if err := e.log.Start(epoch, e.lease.now(), e.wallMs(mono)); err != nil {
 		return err
 	}
@@ -210,6 +220,19 @@ func (e *Engine) recover() (err error) {
 		"epoch", epoch, "topics", len(e.fold.topics.ids), "sessions", e.fold.sessions.Sessions(),
 		"unsettled", e.fold.leases.Unsettled(), "took", found.Duration)
 	return nil
+}
+
+// maxEpoch keeps fencing tokens below 2^63.
+const maxEpoch = 1<<31 - 1
+
+// nextEpoch is the number of the epoch that begins now: greater than the last one, and no smaller than the
+// wall clock, so that a restored backup does not hand out tokens again.
+func (e *Engine) nextEpoch() (uint32, error) {
+	epoch := max(int64(e.fold.epoch)+1, e.clock.Wall().Unix())
+	if epoch > maxEpoch {
+		return 0, fmt.Errorf("broker: epoch %d (the wall clock's seconds) is over %d: is the clock right?", epoch, maxEpoch)
+	}
+	return uint32(epoch), nil
 }
 
 // openLog opens the log and replays it, when the directory is free.
@@ -257,6 +280,7 @@ func (e *Engine) wallMs(mono time.Duration) int64 { return e.wall0 + mono.Millis
 func (e *Engine) Close() error {
 	e.ticking.stop()
 	e.work.stop()
+	e.peeks.stop()
 	err := e.log.Close()
 	return errors.Join(err, e.index.Close())
 }
@@ -265,6 +289,7 @@ func (e *Engine) Close() error {
 func (e *Engine) Abort() {
 	e.ticking.stop()
 	e.work.stop()
+	e.peeks.stop()
 	e.abort()
 }
 
@@ -301,11 +326,6 @@ func (e *Engine) Epoch() uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.fold.epoch
-}
-
-// SyncAll waits until everything appended so far is durable.
-func (e *Engine) SyncAll(ctx context.Context) error {
-	return e.log.SyncTo(ctx, e.log.Appended())
 }
 
 // Log is the engine's log, for reports.

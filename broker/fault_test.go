@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/mmaplog"
 	"github.com/leasemq/leasemq/protocol"
 )
@@ -18,8 +20,10 @@ import (
 // faultFS is the machine's file system, whose log files fail on request.
 type faultFS struct {
 	mmaplog.FS
-	flush atomic.Bool // flushes give EIO
-	full  atomic.Bool // allocations give ENOSPC
+	flush  atomic.Bool  // flushes give EIO
+	full   atomic.Bool  // allocations give ENOSPC
+	broken atomic.Int64 // reads of this byte of a file give EIO; 0: none
+	hold   sync.RWMutex // flushes wait while it is held
 }
 
 type faultFile struct {
@@ -35,7 +39,20 @@ func (f *faultFS) OpenFile(name string, flag int, perm fs.FileMode) (mmaplog.Fil
 	return &faultFile{file, f}, nil
 }
 
+func (f *faultFile) ReadAt(b []byte, off int64) (int, error) {
+	if at := f.fs.broken.Load(); at > 0 && off <= at && at < off+int64(len(b)) {
+		return 0, syscall.EIO
+	}
+	return f.File.ReadAt(b, off)
+}
+
+func (f *faultFile) ReadNoWait(b []byte, off int64) (int, error) {
+	return 0, mmaplog.ErrWouldBlock // everything that is not in the ring is a worker's
+}
+
 func (f *faultFile) Datasync() error {
+	f.fs.hold.RLock()
+	defer f.fs.hold.RUnlock()
 	if f.fs.flush.Load() {
 		return syscall.EIO
 	}
@@ -165,16 +182,8 @@ func TestDamagedMessageIsPassed(t *testing.T) {
 	c.ok(protocol.OpCreateTopic, 0, &protocol.CreateTopicRequest{Name: "jobs", Queues: 1}, nil)
 	results := c.sendBodies("jobs", "first", "second", "third")
 	r.commit()
-	position := results[1].MessageID[8:]
-	at := int64(position[0]) | int64(position[1])<<8 | int64(position[2])<<16
-	// push it out of the ring, so that it is read from the file
-	for sent := 0; sent < 6<<20; sent += 64 * 8 << 10 {
-		var bodies []string
-		for range 64 {
-			bodies = append(bodies, strings.Repeat("x", 8<<10))
-		}
-		c.sendBodies("filler", bodies...)
-	}
+	at := positionOf(results[1])
+	c.pushOutOfRing() // so that it is read from the file
 	files, err := filepath.Glob(filepath.Join(r.o.Dir, "log", "*.log"))
 	if err != nil || len(files) == 0 {
 		t.Fatal(err)
@@ -251,5 +260,174 @@ func TestGrantToAClosedConnectionGoesBack(t *testing.T) {
 	p := c.pop(popRequest(s.Session, "jobs", 1))
 	if len(p.Rows) != 1 || p.Rows[0].Failures != 0 || p.Rows[0].Attempt != 2 {
 		t.Fatalf("rows %+v", p.Rows)
+	}
+}
+
+// positionOf is where the record of a message lies.
+func positionOf(res protocol.SendResult) int64 {
+	_, position := codec.MessageID(res.MessageID).Birth()
+	return int64(position)
+}
+
+// pushOutOfRing sends so much that what was sent before has left the log's ring.
+func (c *conn) pushOutOfRing() {
+	for sent := 0; sent < 6<<20; sent += 64 * 8 << 10 {
+		var bodies []string
+		for range 64 {
+			bodies = append(bodies, strings.Repeat("x", 8<<10))
+		}
+		c.sendBodies("filler", bodies...)
+	}
+}
+
+func TestNoOKLeavesAboveItsGateWhenTheStoreFails(t *testing.T) {
+	// Given a send that has been appended and cannot be flushed yet,
+	disk := &faultFS{FS: mmaplog.OS}
+	r := newRig(t, func(o *Options) { o.FS, o.Fsync = disk, mmaplog.SyncAlways })
+	c := r.dial()
+	c.sendBodies("jobs", "x")
+	disk.hold.Lock()
+	r.next++
+	req := protocol.SendRequest{Topic: "jobs", Queue: 0, Messages: [][]byte{encoded(t, "y")}}
+	body := req.Append(nil)
+	if !r.loop.Frame(c, protocol.Header{Version: protocol.Version, Opcode: protocol.OpSend, RequestID: r.next, BodyLen: uint32(len(body))}, body) {
+		t.Fatal("no room")
+	}
+	ops := r.loop.ops
+	r.loop.ops = nil
+	if n := r.loop.decideSome(ops); n != 1 || ops[0].status != protocol.OK {
+		t.Fatalf("decided %d, %s", n, ops[0].status)
+	}
+	// when the store fails before its answer is sent,
+	r.e.fail(errors.New("the store is gone"))
+	r.loop.answer(ops[0])
+	disk.hold.Unlock()
+	// then the answer says that the outcome is unknown.
+	if a := c.wait(r.next); a.Status != protocol.StoreFailed {
+		t.Fatalf("status %s", a.Status)
+	}
+}
+
+func TestOneUnreadableMessageCostsNoOther(t *testing.T) {
+	// Given ten messages in the file, one of which the disk does not give back, and two leases at a time,
+	disk := &faultFS{FS: mmaplog.OS}
+	r := newRig(t, func(o *Options) { o.FS = disk })
+	c := r.dial()
+	s := c.register("g", "a")
+	c.ok(protocol.OpUpdateGroup, 0, &protocol.GroupRequest{Name: "g", Rules: protocol.GroupRules{MaxInFlight: 2}}, nil)
+	c.ok(protocol.OpCreateTopic, 0, &protocol.CreateTopicRequest{Name: "jobs", Queues: 1}, nil)
+	results := c.sendBodies("jobs", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
+	c.pushOutOfRing()
+	disk.broken.Store(positionOf(results[4]) + 10)
+	// when all are popped and acked,
+	var got []string
+	for range 20 {
+		p := c.pop(popRequest(s.Session, "jobs", 10))
+		for i := range p.Rows {
+			got = append(got, c.bodyOf(&p, i))
+		}
+		if len(p.Rows) > 0 {
+			c.ack(s.Session, receipts(&p)...)
+		}
+	}
+	// then the nine others have come, and the one is passed and counted.
+	if strings.Join(got, "") != "012356789" || r.e.stats.unreadable.Load() != 1 {
+		t.Fatalf("got %v, %d unreadable", got, r.e.stats.unreadable.Load())
+	}
+}
+
+func TestAPopOfNothingButDamageWaitsOn(t *testing.T) {
+	// Given a queue whose only message cannot be read,
+	disk := &faultFS{FS: mmaplog.OS}
+	r := newRig(t, func(o *Options) { o.FS = disk })
+	c := r.dial()
+	s := c.register("g", "a")
+	c.ok(protocol.OpCreateTopic, 0, &protocol.CreateTopicRequest{Name: "jobs", Queues: 1}, nil)
+	results := c.sendBodies("jobs", "bad")
+	c.pushOutOfRing()
+	disk.broken.Store(positionOf(results[0]) + 10)
+	// when a pop that may wait meets it,
+	req := popRequest(s.Session, "jobs", 1)
+	req.AwaitMs = 60_000
+	id := c.start(protocol.OpPop, 0, req)
+	for deadline := time.Now().Add(10 * time.Second); r.e.stats.unreadable.Load() == 0; r.await() {
+		if time.Now().After(deadline) {
+			t.Fatal("the message was not passed")
+		}
+	}
+	if _, ok := c.peekAnswer(id); ok {
+		t.Fatal("answered with nothing")
+	}
+	// then it goes on waiting, and gets the next one.
+	c.sendBodies("jobs", "good")
+	if p := c.popped(c.wait(id)); len(p.Rows) != 1 || c.bodyOf(&p, 0) != "good" {
+		t.Fatalf("%d rows", len(p.Rows))
+	}
+}
+
+func TestAPanicInABatchCostsTheBatchOnly(t *testing.T) {
+	// Given a batch of one connection that was never flushed, because something panicked,
+	r := newRig(t, nil)
+	c, other := r.dial(), r.dial()
+	c.sendBodies("jobs", "x")
+	promised := r.e.reserved.Load()
+	req := protocol.SendRequest{Topic: "jobs", Queue: 0, Messages: [][]byte{encoded(t, "lost")}}
+	body := req.Append(nil)
+	r.loop.Frame(c, protocol.Header{Version: protocol.Version, Opcode: protocol.OpSend, RequestID: 77, BodyLen: uint32(len(body))}, body)
+	r.loop.Close(c)
+	clear(body) // the bytes belong to the next read by now
+	// when another connection goes on,
+	other.sendBodies("jobs", "y")
+	r.commit()
+	// then nothing of the batch is in the log, and what it was promised is free again.
+	var a protocol.ListTopicsAnswer
+	other.ok(protocol.OpListTopics, 0, nil, &a)
+	if a.Topics[0].Messages != 2 || r.e.reserved.Load() != promised {
+		t.Fatalf("%d messages, %d bytes promised, %d before", a.Topics[0].Messages, r.e.reserved.Load(), promised)
+	}
+}
+
+func TestTheCapOnEverythingUnsettledHoldsAndLets(t *testing.T) {
+	// Given a broker that keeps at most three unsettled messages, all of them another group's,
+	r := newRig(t, func(o *Options) { o.Limits.Unsettled = 3 })
+	c := r.dial()
+	a, b := c.register("a", "x"), c.register("b", "x")
+	c.sendBodies("jobs", "1", "2", "3")
+	p := c.pop(popRequest(a.Session, "jobs", 3))
+	if len(p.Rows) != 3 {
+		t.Fatalf("%d rows", len(p.Rows))
+	}
+	// when a pop waits,
+	req := popRequest(b.Session, "jobs", 3)
+	req.AwaitMs = 60_000
+	id := c.start(protocol.OpPop, 0, req)
+	r.commit()
+	if _, ok := c.peekAnswer(id); ok {
+		t.Fatal("answered over the cap")
+	}
+	// then settling elsewhere lets it go on.
+	c.ack(a.Session, receipts(&p)[:2]...)
+	if q := c.popped(c.wait(id)); len(q.Rows) != 2 {
+		t.Fatalf("%d rows", len(q.Rows))
+	}
+}
+
+func TestRequestsLargerThanTheLogCanTake(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.SegmentBytes = 256 << 10 })
+	c := r.dial()
+	var many []string
+	for range 40 {
+		many = append(many, strings.Repeat("b", 8<<10))
+	}
+	req := protocol.SendRequest{Topic: "jobs", Queue: protocol.AnyQueue}
+	for _, b := range many {
+		req.Messages = append(req.Messages, encoded(t, b))
+	}
+	if a := c.call(protocol.OpSend, protocol.FlagCreate, &req); a.Status != protocol.TooLarge {
+		t.Fatalf("status %s", a.Status)
+	}
+	req.Messages = req.Messages[:20]
+	if a := c.call(protocol.OpSend, protocol.FlagCreate, &req); a.Status != protocol.OK {
+		t.Fatalf("status %s", a.Status)
 	}
 }

@@ -193,10 +193,16 @@ func (f *fold) audit() error {
 	if err := f.leases.Audit(); err != nil {
 		return fmt.Errorf("leases: %w", err)
 	}
+	var held, leased uint64
 	for _, id := range f.sessions.LiveOf(0) {
-		if s, ok := f.sessions.Session(id); !ok || s.Ended {
-			return fmt.Errorf("session %d", id)
-		}
+		s, _ := f.sessions.Session(id)
+		held += uint64(f.leases.Held(s.Slot))
+	}
+	for _, slot := range f.leases.Subs() {
+		leased += f.leases.At(slot).Leased
+	}
+	if held != leased {
+		return fmt.Errorf("%d leases, live sessions hold %d", leased, held)
 	}
 	return nil
 }

@@ -64,6 +64,11 @@ const (
 	// serveSlice is how many messages one hold of the section grants to parked pops.
 	serveSlice = 4096
 
+	// dispatchSlice is how many runs of messages one hold makes visible.
+	dispatchSlice = 16 << 10
+	// maxPeeks is how many PEEKs a connection may have with the workers.
+	maxPeeks = 16
+
 	// spanFactor: a read that spans other records is worth it up to this many times the useful bytes.
 	spanFactor = 8
 	maxSpan    = 2 << 20

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -19,12 +18,13 @@ type Loop struct {
 	e      *Engine
 	wakeUp func()
 	ops    []*op
+	spare  []*op
 	freed  []*op
 	idle   []*waiter
 	conns  map[*connState]struct{}
 	parked parkedRing
 
-	// pending is read by the log's writer: does anything here wait for the log?
+	// pending is read after the log has moved: does anything here wait for it?
 	pending atomic.Int64
 	stalled atomic.Bool
 	marked  atomic.Uint64 // newest marker round seen
@@ -50,7 +50,9 @@ type connState struct {
 	peer       Peer
 	loop       *Loop
 	closed     bool
-	unanswered int // request bytes not answered yet
+	gone       atomic.Bool  // closed, for workers
+	peeks      atomic.Int32 // PEEKs that workers have still to answer
+	unanswered int          // request bytes not answered yet
 	sessions   map[uint64]struct{}
 	waiters    []*waiter
 }
@@ -132,14 +134,15 @@ func (l *Loop) Open(p Peer) {
 	l.conns[c] = struct{}{}
 }
 
-// Close ends a connection. Pops that wait on it are forgotten; what was granted and could not be
-// answered goes back when its answer finds the connection closed.
+// Close ends a connection. Pops that wait on it are forgotten. What was granted to it and not yet encoded
+// goes back when that is tried; what was encoded and waits for its gate stays with its session.
 func (l *Loop) Close(p Peer) {
 	c, ok := p.Context().(*connState)
 	if !ok || c.closed {
 		return
 	}
 	c.closed = true
+	c.gone.Store(true)
 	delete(l.conns, c)
 	l.e.enter()
 	defer l.e.leave()
@@ -166,7 +169,7 @@ func (l *Loop) Drain() {
 			e.refuseWaiters(c.waiters, protocol.Draining, protocol.ErrorBody{Message: "the broker is stopping"})
 		}
 	}()
-	l.Wake()
+	l.catchUp()
 }
 
 // Pending is the number of answers that this loop still owes.
@@ -174,7 +177,7 @@ func (l *Loop) Pending() int {
 	l.inboxMu.Lock()
 	n := len(l.inbox)
 	l.inboxMu.Unlock()
-	return l.parked.len() + n + int(l.e.work.pending.Load())
+	return l.parked.len() + n + int(l.e.work.pending.Load()+l.e.peeks.pending.Load())
 }
 
 // take is an op from the free list, or a new one.
@@ -203,11 +206,6 @@ func (l *Loop) Frame(p Peer, h protocol.Header, body []byte) bool {
 		p.Fail(protocol.FlowViolation, "more unanswered request bytes than HELLO granted")
 		return true
 	}
-	if err := h.CheckRequest(); err != nil {
-		status, why := protocol.Refusal(err)
-		p.Fail(status, why.Message)
-		return true
-	}
 	if h.Opcode == protocol.OpHeartbeat && l.heartbeat(c, h, body) {
 		return true
 	}
@@ -215,9 +213,9 @@ func (l *Loop) Frame(p Peer, h protocol.Header, body []byte) bool {
 		l.hello(c, h, body)
 		return true
 	}
-	worst := worstOf(h.Opcode, len(body))
-	tooLarge := int64(worst) > e.share(h.Opcode)
-	if tooLarge {
+	worst := worstOf(h.Opcode, body)
+	oversize := int64(worst) > e.most(h.Opcode)
+	if oversize {
 		worst = 0
 	}
 	if !e.reserve(h.Opcode, worst) {
@@ -232,8 +230,8 @@ func (l *Loop) Frame(p Peer, h protocol.Header, body []byte) bool {
 	// Should decoding panic, the op is there all the same, and gives back what it was promised.
 	o.status = protocol.Internal
 	l.ops = append(l.ops, o)
-	if tooLarge {
-		o.refuse(protocol.TooLarge, uint64(e.share(h.Opcode)), "the request does not fit the log's ring")
+	if oversize {
+		o.refuse(protocol.TooLarge, uint64(e.most(h.Opcode)), "the request may need more of the log at once than there is")
 	} else {
 		l.decode(o, body)
 	}
@@ -241,12 +239,11 @@ func (l *Loop) Frame(p Peer, h protocol.Header, body []byte) bool {
 }
 
 // worstOf is the most log bytes that a request can need.
-func worstOf(code protocol.Opcode, body int) int {
+func worstOf(code protocol.Opcode, request []byte) int {
+	body := len(request)
 	switch code {
 	case protocol.OpSend:
-		// A message has at least 20 bytes in the body, and a record's header in the log.
-		n := min(body/20, protocol.MaxSendEntries)
-		return body + n*(codec.HeaderBytes+codec.MessageAssignedBytes+codec.Align) + worstSmall
+		return body + protocol.SendCount(request)*(codec.HeaderBytes+codec.MessageAssignedBytes+codec.Align) + worstSmall
 	case protocol.OpPop:
 		return worstPop
 	case protocol.OpAck:
@@ -271,6 +268,15 @@ func (e *Engine) share(code protocol.Opcode) int64 {
 	return ring
 }
 
+// most is the worst case of the largest request that is served: it must fit its share of the ring and, if
+// it is a SEND, the one segment that is always kept ready.
+func (e *Engine) most(code protocol.Opcode) int64 {
+	if code == protocol.OpSend {
+		return min(e.share(code), e.log.Recovery().SegmentBytes-worstSmall)
+	}
+	return e.share(code)
+}
+
 // reserve promises ring bytes to a request, so that it cannot find the ring full inside the section.
 func (e *Engine) reserve(code protocol.Opcode, worst int) bool {
 	if worst == 0 || e.failed.Load() {
@@ -285,8 +291,18 @@ func (e *Engine) reserve(code protocol.Opcode, worst int) bool {
 	return false
 }
 
-// room is the ring bytes that nobody else has been promised. It is asked inside the section.
-func (e *Engine) room() int { return e.log.RingFree() - int(e.reserved.Load()) + e.current }
+// claim promises ring bytes to what the section itself proposes: a parked pop, an expiry. It is asked inside
+// the section; release gives them back after the append. The request being decided has its own promise.
+func (e *Engine) claim(bytes int) bool {
+	total := int(e.reserved.Add(int64(bytes))) - e.current
+	if total <= e.log.RingFree() {
+		return true
+	}
+	e.release(bytes)
+	return false
+}
+
+func (e *Engine) release(bytes int) { e.reserved.Add(-int64(bytes)) }
 
 // segmentReady tells whether bytes fit into what is allocated on disk. When the next segment is only late
 // SENDs wait for it; when there is no space for it they are refused in the section.
@@ -486,5 +502,3 @@ func (l *Loop) hello(c *connState, h protocol.Header, b []byte) {
 	c.peer.SetOut(appendAnswer(out, o))
 	l.freed = append(l.freed, o)
 }
-
-func tooLarge(err error) bool { return errors.Is(err, codec.ErrTooLarge) }

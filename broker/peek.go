@@ -23,11 +23,20 @@ func (e *Engine) peek(o *op, r *protocol.PeekRequest) {
 	e.dispatchTo(e.log.Committed())
 	visible := e.queueRun[e.fold.topics.queueOf[slot][r.Queue]].visible
 	topicID := e.fold.topics.slab.At(slot).id
+	if o.conn.peeks.Load() >= maxPeeks {
+		o.refuse(protocol.LimitExceeded, maxPeeks, "PEEKs of the connection that are not answered yet")
+		return
+	}
+	o.conn.peeks.Add(1)
 	code, request, size, c, gate := o.code, o.request, o.size, o.conn, e.log.Appended()
 	max := int(r.Max)
 	queue, offset := r.Queue, r.Offset
 	o.parked = true
-	e.work.add(func() {
+	e.peeks.add(func() {
+		defer c.peeks.Add(-1)
+		if c.gone.Load() {
+			return
+		}
 		frame := e.readPeek(code, request, topicID, queue, offset, visible, max)
 		l := c.loop
 		l.put(inboxItem{call: func() {
@@ -55,6 +64,11 @@ func (e *Engine) readPeek(code protocol.Opcode, request uint64, topic uint32, q 
 		entries = entries[:n]
 	}
 	for i, entry := range entries {
+		if !e.sound(entry) {
+			return appendError(nil, code, request, protocol.Unreadable, &protocol.ErrorBody{
+				Message: fmt.Sprintf("the queue index has lost offset %d; a restart rebuilds it", offset+uint64(i)), Detail: offset + uint64(i),
+			})
+		}
 		size := codec.Padded(int(entry.Size))
 		if len(a.Rows) > 0 && len(a.Records)+size > protocol.MaxPopBytes {
 			break

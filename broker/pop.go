@@ -27,6 +27,7 @@ type popResult struct {
 	token    uint64
 	grantMs  int64
 	leaseMs  int64
+	startMs  int64 // lease clock, read finely, from which leaseMs counts
 	renewals uint16
 	budgetMs int64
 	leased   uint64
@@ -43,6 +44,7 @@ const (
 	popMore        // offsets were passed over and nothing was found yet: go on in another section
 	popLoading     // the index is being loaded; OnLoad comes back
 	popSessionFull // the session holds as much as it may
+	popGone        // the session has ended
 	popNoRoom      // the log's ring is full
 )
 
@@ -63,13 +65,20 @@ func (e *Engine) pop(o *op) (done bool) {
 		return true
 	}
 	nowMs := e.lease.fine(e.clock.Mono())
+	w.dueMs = nowMs + w.awaitMs
+	if len(e.sessRun[w.sessSlot].waiters) > protocol.MaxPopSlot {
+		w.status = protocol.LimitExceeded
+		w.refusal = protocol.ErrorBody{Message: "pops of the session that wait", Detail: protocol.MaxPopSlot + 1}
+		w.gate = e.log.Appended()
+		return true
+	}
 	for range 64 { // each round passes over skipSlice offsets at most
 		switch e.tryPop(w, nowMs) {
 		case popGranted:
 			return true
 		case popMore:
 			continue
-		case popSessionFull:
+		case popGone, popSessionFull:
 			w.status = protocol.LimitExceeded
 			w.refusal = protocol.ErrorBody{
 				Message: "the session holds as many leases as it may", Detail: uint64(e.limits.LeasesPerSession),
@@ -77,23 +86,23 @@ func (e *Engine) pop(o *op) (done bool) {
 			w.gate = e.log.Appended()
 			return true
 		case popNoRoom:
-			e.park(w, nowMs)
+			e.park(w)
 			e.markDirty(w.sub)
 			return false
 		case popLoading:
-			e.park(w, nowMs)
+			e.park(w)
 			return false
 		case popNothing:
 			if w.awaitMs == 0 {
 				e.answerEmpty(w)
 				return true
 			}
-			e.park(w, nowMs)
+			e.park(w)
 			return false
 		}
 		break
 	}
-	e.park(w, nowMs)
+	e.park(w)
 	e.markDirty(w.sub)
 	return false
 }
@@ -186,16 +195,21 @@ func sameFilter(have []uint64, tags []string) bool {
 	return slices.Equal(have, filterHashes(tags))
 }
 
-// tryPop grants w what it can have now. The session is checked again: w may have been parked.
+// tryPop grants w what it can have now. The session is checked again, although its end has taken its
+// parked pops away: a worker may have had this one.
 func (e *Engine) tryPop(w *waiter, nowMs int64) popOutcome {
+	if e.sessRun[w.sessSlot].id != w.session || e.subRun[w.sub].id != w.subID {
+		return popGone
+	}
 	held := int(e.fold.leases.Held(w.sessSlot))
 	most := min(w.max, e.limits.LeasesPerSession-held)
 	if most <= 0 {
 		return popSessionFull
 	}
-	if e.room() < worstPop || !e.diskFor(worstPop, grantReserve) {
+	if !e.diskFor(worstPop, grantReserve) || !e.claim(worstPop) {
 		return popNoRoom
 	}
+	defer e.release(worstPop)
 	p := &e.plan
 	p.runs, p.rows, p.bytes, p.pass, p.again, p.load = p.runs[:0], p.rows[:0], 0, 0, false, false
 	run := &e.subRun[w.sub]
@@ -244,11 +258,11 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 	if pos.Ready > 0 {
 		table.EachReady(w.sub, q, func(offset uint64) bool {
 			entry, ok := entryAt(run.index, offset)
-			if !ok {
+			if !ok { // the rest is looked at when this has been loaded
 				p.load, exhausted = true, false
-				return true
+				return false
 			}
-			if !entry.Written() {
+			if !e.sound(entry) {
 				e.indexHole(w, q, offset)
 				return true
 			}
@@ -268,8 +282,12 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 		}
 	}
 	for offset := pos.Next; offset < run.visible; offset++ {
-		if leased >= g.Rules.MaxInFlight || unsettled >= e.limits.UnsettledQueue || table.Unsettled()+len(p.rows) >= e.limits.Unsettled {
+		if leased >= g.Rules.MaxInFlight || unsettled >= e.limits.UnsettledQueue {
 			return exhausted // settling marks the queue active
+		}
+		if table.Unsettled()+len(p.rows) >= e.limits.Unsettled {
+			e.capped = true // settling anywhere goes on here
+			return false
 		}
 		if len(p.runs) >= maxGrantRuns || p.pass >= skipSlice {
 			return false
@@ -283,9 +301,9 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 			p.load = true
 			return false
 		}
-		if !entry.Written() {
+		if !e.sound(entry) {
 			e.indexHole(w, q, offset)
-			return true
+			return exhausted
 		}
 		if !table.Accepts(w.sub, entry.TagHash) {
 			p.passed(q, codec.RunSkipped, offset)
@@ -313,9 +331,17 @@ func entryAt(index *consumequeue.Queue, offset uint64) (consumequeue.Entry, bool
 // waits until the next start, which rebuilds the index from the log.
 func (e *Engine) indexHole(w *waiter, q uint16, offset uint64) {
 	if e.stats.indexHoles.Add(1)%1000 == 1 {
-		e.logger.Error("the queue index has lost an entry; a restart rebuilds it from the log",
-			"topic", w.topic, "queue", q, "offset", offset)
+		topic := w.topic
+		e.later(func() {
+			e.logger.Error("the queue index has lost an entry; a restart rebuilds it from the log",
+				"topic", topic, "queue", q, "offset", offset)
+		})
 	}
+}
+
+// sound tells whether an index entry can be true.
+func (e *Engine) sound(entry consumequeue.Entry) bool {
+	return entry.Written() && int64(entry.Size) <= int64(e.log.MaxRecord())
 }
 
 // take adds a message to the plan unless the answer is full. One message always fits.
@@ -378,7 +404,7 @@ func (e *Engine) grant(w *waiter, p *plan, nowMs int64) {
 	res := &w.result
 	res.rows = append(res.rows[:0], p.rows...)
 	res.token = uint64(epoch)<<32 | uint64(rec.Number)
-	res.grantMs, res.leaseMs = h.LeaseMs, leaseMs
+	res.grantMs, res.leaseMs, res.startMs = h.LeaseMs, leaseMs, nowMs
 	res.renewals, res.budgetMs = lease.Budget(g.Rules, 0, rec.DeadlineMs, h.LeaseMs)
 	sub := table.At(w.sub)
 	res.leased, res.waiting = sub.Leased, sub.Waiting

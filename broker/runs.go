@@ -16,6 +16,7 @@ type topicRun struct {
 type queueRun struct {
 	topic   uint32 // id
 	visible uint64 // offsets below it are committed
+	moved   bool   // visible has moved in this dispatch
 	index   *consumequeue.Queue
 }
 
@@ -125,7 +126,9 @@ type dispatchRun struct {
 type dispatchList struct {
 	runs []dispatchRun
 	head int
-	open bool // the newest run may grow: it is of the request being handled
+	// moved has a run of each queue that became longer in this dispatch.
+	moved []dispatchRun
+	open  bool // the newest run may grow: it is of the request being handled
 }
 
 // seal ends the newest run. Runs never grow across requests, or a queue that is always being sent to
@@ -147,23 +150,41 @@ func (d *dispatchList) add(queueSlot, topicID uint32, q uint16, next, end uint64
 	d.open = true
 }
 
-// dispatchTo moves the visible ends of queues to what is committed, and marks whom it concerns.
-func (e *Engine) dispatchTo(committed uint64) {
+// dispatchTo moves the visible ends of queues to what is committed, and marks whom it concerns: each queue
+// once, however many messages it got. It handles a slice of what there is and tells whether it left some.
+func (e *Engine) dispatchTo(committed uint64) (more bool) {
 	d := &e.dispatch
-	for d.head < len(d.runs) && d.runs[d.head].end <= committed {
-		r := d.runs[d.head]
+	d.moved = d.moved[:0]
+	reached := committed
+	for n := 0; d.head < len(d.runs) && d.runs[d.head].end <= committed; n++ {
+		if n == dispatchSlice {
+			more, reached = true, d.runs[d.head-1].end
+			break
+		}
+		r := &d.runs[d.head]
 		d.head++
-		if run := &e.queueRun[r.queue]; run.topic == r.topic {
-			run.visible = max(run.visible, r.offset)
-			if slot, ok := e.fold.topics.ids[r.topic]; ok {
-				for _, sub := range e.topicRun[slot].subs {
-					e.markActive(sub, r.index)
-				}
+		run := &e.queueRun[r.queue]
+		if run.topic != r.topic {
+			continue // deleted meanwhile
+		}
+		run.visible = max(run.visible, r.offset)
+		if !run.moved {
+			run.moved = true
+			d.moved = append(d.moved, *r)
+		}
+	}
+	for i := range d.moved {
+		r := &d.moved[i]
+		e.queueRun[r.queue].moved = false
+		if slot, ok := e.fold.topics.ids[r.topic]; ok {
+			for _, sub := range e.topicRun[slot].subs {
+				e.markActive(sub, r.index)
 			}
 		}
 	}
 	if d.head == len(d.runs) {
 		d.runs, d.head = d.runs[:0], 0
 	}
-	e.dispatched.Store(max(e.dispatched.Load(), committed))
+	e.dispatched.Store(max(e.dispatched.Load(), reached))
+	return more
 }

@@ -24,17 +24,18 @@ func (e *Engine) enter() {
 // leave gives the section back and wakes whom it concerns. It must be deferred: a panic inside leaves
 // state that is not the log's, and ends the engine.
 func (e *Engine) leave() {
-	if r := recover(); r != nil {
+	r := recover()
+	if r == nil && e.o.Verify && !e.failed.Load() {
+		r = e.tryVerify()
+	}
+	if r != nil {
 		e.mu.Unlock()
 		e.fail(fmt.Errorf("panic inside the section: %v\n%s", r, debug.Stack()))
 		return
 	}
-	if e.o.Verify && !e.failed.Load() {
-		e.verify()
-	}
 	e.waiting.Store(int64(e.waiters.count))
-	wake := e.wakeSet
-	e.wakeSet = nil
+	wake, notes := e.wakeSet, e.notes
+	e.wakeSet, e.notes = nil, nil
 	poke := e.tickSoon()
 	e.mu.Unlock()
 	e.log.Kick()
@@ -45,7 +46,13 @@ func (e *Engine) leave() {
 	if poke {
 		e.ticking.poke()
 	}
+	for _, note := range notes {
+		note()
+	}
 }
+
+// later has f run when the section has been left: writing a log line may block.
+func (e *Engine) later(f func()) { e.notes = append(e.notes, f) }
 
 // header begins a record.
 func (e *Engine) header(t codec.Type) codec.Header {
@@ -81,7 +88,10 @@ func (e *Engine) follow(h *codec.Header, assigned, payload []byte) {
 // no grant of the new epoch is told before its record is on disk: lost in a crash, its number could be
 // given to another epoch.
 func (e *Engine) newEpoch() {
-	epoch := max(e.fold.epoch+1, uint32(e.clock.Wall().Unix()))
+	epoch, err := e.nextEpoch()
+	if err != nil {
+		panic(err)
+	}
 	e.log.SetEpoch(epoch)
 	h := e.header(codec.TypeEpoch)
 	e.log.Append(&h, nil, nil, 0)

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"errors"
+
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/protocol"
 )
@@ -15,7 +17,7 @@ func (l *Loop) prepareSend(o *op) {
 		switch err := v.Parse(payload); {
 		case err != nil:
 			m.status = protocol.Invalid
-			if tooLarge(err) {
+			if errors.Is(err, codec.ErrTooLarge) {
 				m.status = protocol.TooLarge
 			}
 		case len(v.Body) > l.e.limits.MaxBodyBytes:

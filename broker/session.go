@@ -27,6 +27,9 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 	}
 	if old, ok := e.fold.sessions.OfConsumer(g.ID, r.ConsumerID); ok {
 		if old.Nonce == r.Nonce {
+			if live, ok := e.fold.sessions.Live(old.ID); ok {
+				live.Refresh(e.lease.fine(e.clock.Mono()))
+			}
 			e.answerRegister(o, old.ID, old.Slot)
 			return
 		}
@@ -89,6 +92,7 @@ func (e *Engine) endSession(id uint64, cause codec.EndCause) {
 	e.stats.sessionsEnded.Add(1)
 	_, status, why := e.session(id)
 	e.refuseWaiters(e.sessRun[s.Slot].waiters, status, why)
+	e.sessRun[s.Slot].id = 0
 	delete(e.suspects, id)
 	for _, l := range e.loops {
 		l.put(inboxItem{ended: id, reason: endReason(cause), gate: e.log.Appended()})

@@ -173,6 +173,7 @@ func (e *Engine) flushSettle(rec *codec.Settle) {
 	for i := range rec.Runs {
 		e.freed(rec.Sub, rec.Runs[i].Queue, rec.Session)
 	}
+	e.uncap()
 	rec.Runs = rec.Runs[:0]
 }
 
@@ -184,6 +185,19 @@ func (e *Engine) freed(subID uint32, q uint16, session uint64) {
 	if s, ok := e.fold.sessions.Session(session); ok && len(e.sessRun[s.Slot].waiters) > 0 {
 		for _, w := range e.sessRun[s.Slot].waiters {
 			e.markDirty(w.sub)
+		}
+	}
+}
+
+// uncap has pops looked at that the cap on all unsettled messages held back, when there is room again.
+func (e *Engine) uncap() {
+	if !e.capped || e.fold.leases.Unsettled() >= e.limits.Unsettled {
+		return
+	}
+	e.capped = false
+	for slot := range e.subRun {
+		if e.subRun[slot].id != 0 {
+			e.markDirty(uint32(slot))
 		}
 	}
 }
@@ -217,6 +231,10 @@ func (e *Engine) change(o *op) {
 			c := e.fold.leases.CheckChange(&t.receipt, lease.Change{
 				Ordinal: x.Ordinal, Cause: x.Cause, InvisibleMs: int64(x.InvisibleMs),
 			}, g.Rules, nowMs, e.rnd)
+			if c.Apply && c.Lost && c.Entry.Kind <= codec.ChangeShortened &&
+				int(e.fold.leases.Held(s.Slot))+len(rec.Entries) >= e.limits.LeasesPerSession {
+				c.Apply, c.Status = false, protocol.LimitExceeded
+			}
 			if c.Apply && c.Entry.Kind == codec.ChangeRenewed && !e.diskFor(perChange, grantReserve) {
 				c.Apply, c.Status = false, protocol.StoreFull
 			}

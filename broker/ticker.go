@@ -2,6 +2,7 @@ package broker
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasemq/leasemq/codec"
@@ -20,7 +21,7 @@ const (
 // was stuck while the engine stopped finds itself stale and does nothing.
 type ticker struct {
 	mu    sync.Mutex
-	run   uint64
+	run   atomic.Uint64
 	kick  chan struct{}
 	stopC chan struct{}
 	done  chan struct{}
@@ -33,9 +34,9 @@ type ticker struct {
 func (t *ticker) start(e *Engine) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.run++
+	run := t.run.Add(1)
 	t.kick, t.stopC, t.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	go t.loop(e, t.run, t.stopC, t.done)
+	go t.loop(e, run, t.stopC, t.done)
 }
 
 func (t *ticker) stop() {
@@ -44,7 +45,7 @@ func (t *ticker) stop() {
 	if t.stopC == nil {
 		return
 	}
-	t.run++
+	t.run.Add(1)
 	close(t.stopC)
 	<-t.done
 	t.stopC = nil
@@ -69,13 +70,11 @@ func (t *ticker) loop(e *Engine, run uint64, stop, done chan struct{}) {
 		case <-t.kick:
 		case <-timer.C:
 		}
-		next := e.Tick()
-		select {
-		case <-stop:
+		next := e.tick(run)
+		if run != t.run.Load() {
 			return
-		default:
-			timer.Reset(next)
 		}
+		timer.Reset(next)
 	}
 }
 
@@ -101,11 +100,13 @@ func (e *Engine) near() bool {
 	return ok && at <= soon
 }
 
-// Tick moves the lease clock, ends what is over, and tells when to come back. Tests call it; otherwise the
-// ticker does.
-func (e *Engine) Tick() time.Duration {
+// Tick is a tick by hand, for tests.
+func (e *Engine) Tick() { e.tick(e.ticking.run.Load()) }
+
+// tick moves the lease clock, ends what is over, and tells when to come back.
+func (e *Engine) tick(run uint64) time.Duration {
 	for first := true; ; first = false {
-		if more := e.tickOnce(first); !more {
+		if more := e.tickOnce(run, first); !more {
 			break
 		}
 	}
@@ -120,9 +121,12 @@ func (e *Engine) Tick() time.Duration {
 }
 
 // tickOnce is one hold of the section. It handles a slice of what is due and tells whether more is.
-func (e *Engine) tickOnce(first bool) (more bool) {
+func (e *Engine) tickOnce(run uint64, first bool) (more bool) {
 	e.enter()
 	defer e.leave()
+	if run != e.ticking.run.Load() {
+		return false
+	}
 	if e.failed.Load() {
 		e.failWaiters()
 		return false
@@ -135,9 +139,11 @@ func (e *Engine) tickOnce(first bool) (more bool) {
 		}
 	}
 	nowMs := e.lease.now()
-	if e.room() < worstSessionID+expireSlice*32 {
+	const worst = expireSlice*32 + worstSmall
+	if !e.claim(worst) {
 		return false // the next tick proposes again
 	}
+	defer e.release(worst)
 	more = e.expireLeases(nowMs)
 	more = e.watchSessions(nowMs) || more
 	more = e.tickWaiters(nowMs, expireSlice) || more
@@ -202,13 +208,18 @@ func (e *Engine) watchSessions(nowMs int64) (more bool) {
 		case !silent:
 			delete(e.suspects, id)
 		case round < since+2 && len(e.loops) > 0:
-		case e.room() < worstSessionID || ended >= 16:
-			more = more || ended >= 16
-		case live.Expire(seen):
-			e.endSession(id, codec.EndExpired)
-			ended++
+		case ended >= 16:
+			more = true
+		case !e.claim(worstSessionID):
+		default:
+			if live.Expire(seen) {
+				e.endSession(id, codec.EndExpired)
+				ended++
+			}
+			e.release(worstSessionID)
 		}
 	}
+	e.publishSuspects()
 	if len(e.suspects) > 0 && len(e.loops) > 0 {
 		e.markerRound.Add(1)
 		for _, l := range e.loops {
@@ -216,6 +227,15 @@ func (e *Engine) watchSessions(nowMs int64) (more bool) {
 		}
 	}
 	return more
+}
+
+// publishSuspects tells the loops whom the next marker round is about.
+func (e *Engine) publishSuspects() {
+	suspects := make(map[uint64]struct{}, len(e.suspects))
+	for id := range e.suspects {
+		suspects[id] = struct{}{}
+	}
+	e.suspected.Store(&suspects)
 }
 
 // recordClock keeps the lease clock of an idle broker in the log while something runs by it.

@@ -10,6 +10,13 @@ import (
 // fullCheckEvery is how many sections lie between two full recomputations.
 const fullCheckEvery = 1000
 
+// tryVerify is verify, a panic of which it returns.
+func (e *Engine) tryVerify() (r any) {
+	defer func() { r = recover() }()
+	e.verify()
+	return nil
+}
+
 // verify is what tests have checked after every section: the records fit the state (a misfit has panicked
 // already), positions keep their order, nobody waits beside what could be given to him; and every
 // fullCheckEvery sections everything that is counted and linked is recomputed, and the shadow, which
@@ -55,7 +62,7 @@ func (e *Engine) checkWaiters() error {
 	}
 	for slot := range e.subRun {
 		for w := e.subRun[slot].waiters.head; w != nil; w = w.next {
-			if int(e.fold.leases.Held(w.sessSlot)) >= e.limits.LeasesPerSession || e.room() < worstPop {
+			if int(e.fold.leases.Held(w.sessSlot)) >= e.limits.LeasesPerSession || e.log.RingFree()-int(e.reserved.Load()) < worstPop {
 				continue
 			}
 			for q := range e.fold.leases.Queues(uint32(slot)) {
@@ -75,7 +82,7 @@ func (e *Engine) deliverable(w *waiter, q uint16) bool {
 		return true
 	}
 	g, _ := e.fold.sessions.GroupByID(w.group)
-	if pos.Leased >= g.Rules.MaxInFlight {
+	if pos.Leased >= g.Rules.MaxInFlight || e.capped {
 		return false
 	}
 	run := &e.queueRun[e.fold.topics.queueOf[e.fold.topics.ids[w.topic]][q]]

@@ -28,6 +28,8 @@ type waiter struct {
 
 	id         uint32 // in the table while parked; 0: not parked
 	prev, next *waiter
+	inSession  int // place in its session's list, while parked
+	inConn     int // place in its connection's
 	dueMs      int64
 
 	// The outcome.
@@ -73,7 +75,7 @@ type waiterTable struct {
 }
 
 // park keeps w until something can be given to it or its time is over.
-func (e *Engine) park(w *waiter, nowMs int64) {
+func (e *Engine) park(w *waiter) {
 	t := &e.waiters
 	if n := len(t.freed); n > 0 {
 		w.id = t.freed[n-1]
@@ -88,10 +90,10 @@ func (e *Engine) park(w *waiter, nowMs int64) {
 	t.byID[w.id] = w
 	t.count++
 	e.waiting.Store(int64(t.count)) // before committed is read again: see Loop.Flush
-	w.dueMs = nowMs + w.awaitMs
 	t.wheel.Schedule(w.id, w.dueMs)
 	e.subRun[w.sub].waiters.push(w)
 	run := &e.sessRun[w.sessSlot]
+	w.inSession, w.inConn = len(run.waiters), len(w.conn.waiters)
 	run.waiters = append(run.waiters, w)
 	w.conn.waiters = append(w.conn.waiters, w)
 }
@@ -107,22 +109,18 @@ func (e *Engine) unpark(w *waiter) {
 	if run := &e.subRun[w.sub]; run.id == w.subID {
 		run.waiters.unlink(w)
 	}
-	if run := &e.sessRun[w.sessSlot]; run.id == w.session {
-		run.waiters = remove(run.waiters, w)
-	}
-	w.conn.waiters = remove(w.conn.waiters, w)
-}
-
-func remove(list []*waiter, w *waiter) []*waiter {
-	for i, x := range list {
-		if x == w {
-			last := len(list) - 1
-			list[i] = list[last]
-			list[last] = nil
-			return list[:last]
-		}
-	}
-	return list
+	run := &e.sessRun[w.sessSlot]
+	last := len(run.waiters) - 1
+	run.waiters[w.inSession] = run.waiters[last]
+	run.waiters[w.inSession].inSession = w.inSession
+	run.waiters[last] = nil
+	run.waiters = run.waiters[:last]
+	c := w.conn
+	last = len(c.waiters) - 1
+	c.waiters[w.inConn] = c.waiters[last]
+	c.waiters[w.inConn].inConn = w.inConn
+	c.waiters[last] = nil
+	c.waiters = c.waiters[:last]
 }
 
 // hand gives an answered pop to its loop.
@@ -180,7 +178,7 @@ func (e *Engine) serve(limit int) (more bool) {
 				return true
 			case popLoading:
 				next = nil
-			case popSessionFull:
+			case popSessionFull, popGone:
 			case popNoRoom:
 				e.markDirty(slot) // the next section looks again
 				return false
@@ -196,13 +194,16 @@ func (e *Engine) serve(limit int) (more bool) {
 func (e *Engine) tickWaiters(nowMs int64, limit int) (more bool) {
 	return e.waiters.wheel.Advance(nowMs, limit, func(id uint32) {
 		w := e.waiters.byID[id]
-		switch e.tryPop(w, nowMs) {
-		case popMore, popLoading, popNoRoom:
+		outcome := e.tryPop(w, nowMs)
+		switch {
+		case outcome == popMore || outcome == popLoading, outcome == popNoRoom && !e.log.DiskFull():
 			e.waiters.wheel.Schedule(id, nowMs+tickFineMs)
 			return
-		case popNothing, popSessionFull:
+		case outcome == popNoRoom:
+			w.status, w.refusal = protocol.StoreFull, protocol.ErrorBody{Message: "no disk space for leases"}
+			w.gate = e.log.Appended()
+		case outcome != popGranted:
 			e.answerEmpty(w)
-		case popGranted:
 		}
 		e.unpark(w)
 		e.hand(w)

@@ -14,10 +14,13 @@ type workers struct {
 	stopped bool
 	done    sync.WaitGroup
 	pending atomic.Int64
+	onPanic func(any)
 }
 
-func (w *workers) start(n int) {
+// start starts n workers. onPanic is told of a panic in what they run; the worker goes on.
+func (w *workers) start(n int, onPanic func(any)) {
 	w.more.L = &w.mu
+	w.onPanic = onPanic
 	for range n {
 		w.done.Go(w.run)
 	}
@@ -44,9 +47,18 @@ func (w *workers) run() {
 		f := w.queue[0]
 		w.queue = w.queue[1:]
 		w.mu.Unlock()
-		f()
+		w.do(f)
 		w.pending.Add(-1)
 	}
+}
+
+func (w *workers) do(f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			w.onPanic(r)
+		}
+	}()
+	f()
 }
 
 // stop ends the workers; what waits in the queue is forgotten.

@@ -213,9 +213,9 @@ func (t *Table) Known(slot uint32, queue uint16, offset uint64) bool {
 type Granted struct {
 	Token                      uint64
 	Attempts                   uint16
-	Renewals                   uint16
+	Renewals, Ordinal          uint16
 	Failures, Expiries, Losses uint8
-	EndMs, SinceMs             int64
+	EndMs, SinceMs             int64 // end of the lease, and when it was given
 }
 
 // Granted reads a leased entry.
@@ -224,7 +224,7 @@ func (t *Table) Granted(slot uint32, queue uint16, offset uint64) (g Granted, ok
 	if e == nil || e.state != leased {
 		return g, false
 	}
-	return Granted{e.token, e.attempts, e.renewals, e.failures, e.expiries, e.losses, e.atMs, e.sinceMs}, true
+	return Granted{e.token, e.attempts, e.renewals, e.ordinal, e.failures, e.expiries, e.losses, e.atMs, e.sinceMs}, true
 }
 
 func (t *Table) find(slot uint32, queue uint16, offset uint64) *entry {

@@ -69,12 +69,30 @@ func TestQuietRecords(t *testing.T) {
 		r.WantSync(quiet.end())
 		r.until(func() bool { return r.Committed() >= quiet.end() })
 
-		r.addAs(10, true)
-		loud := r.add(10)
-		r.addAs(10, true)
-		r.Kick()
-		r.until(func() bool { return r.Committed() >= loud.end() })
+		for _, after := range []int{0, 1} {
+			r.addAs(10, true)
+			loud := r.add(10)
+			for range after {
+				r.addAs(10, true)
+			}
+			r.Kick()
+			r.until(func() bool { return r.Committed() >= loud.end() })
+		}
 	})
+}
+
+// The writer does not fall asleep on what was appended after it last looked.
+func TestWriterLooksBeforeItSleeps(t *testing.T) {
+	r, _ := open(t, smallOptions(newMemFS(), IOStaged))
+	w := writer{l: r.Log, pos: r.Appended()}
+	r.Abort()
+	if w.sleep() {
+		t.Fatal("nothing to do, and it does not sleep")
+	}
+	r.Log.appended.Add(8) // behind the log's back
+	if !w.sleep() {
+		t.Fatal("it sleeps with something to do")
+	}
 }
 
 // Under SyncInterval the writer stops at the bound, and goes on when the flush returns.

@@ -57,8 +57,7 @@ func nthFails(t *testing.T, mode IOMode, policy Policy, n int, fault error, ops 
 		r.add(4000)
 		r.Kick()
 	}
-	var all []kept
-	all = r.appended
+	all := r.appended
 	err = r.Sync()
 	if err == nil {
 		err = r.Close()

@@ -68,6 +68,12 @@ func (m *memFS) change(f func(map[string]*memInode)) {
 	m.pending = append(m.pending, f)
 }
 
+func (m *memFS) hasName(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.names[name] != nil
+}
+
 func (m *memFS) MkdirAll(string) error { return nil }
 
 func (m *memFS) ReadDir(dir string) ([]string, error) {

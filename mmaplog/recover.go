@@ -78,6 +78,7 @@ func (l *Log) recover(replay func(Record) error) (err error) {
 		v.openFiles,
 		func() error { return v.findEnd(replay) },
 		v.lookBehind,
+		v.syncNames,
 		v.rewrite,
 		v.clear,
 		v.moveAside,
@@ -229,6 +230,15 @@ func (v *recoverer) lookBehind() error {
 		what = "the records stop"
 	}
 	return &DamageError{File: v.paths[v.index], Offset: v.stop.off, Position: v.r.End, Promise: promise, What: what}
+}
+
+// syncNames makes the names of the segments durable. One that a broker renamed and died before the
+// directory was synced is there now, and could be gone after a power cut with everything that was written to it since.
+func (v *recoverer) syncNames() error {
+	if err := v.l.o.FS.SyncDir(v.l.dir); err != nil {
+		return fmt.Errorf("mmaplog: %w", err)
+	}
+	return nil
 }
 
 // rewrite writes everything again that no promise covers: a page that never reached the disk can look

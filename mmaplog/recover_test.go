@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/leasemq/leasemq/codec"
@@ -378,6 +379,42 @@ func TestPromiseBehindTheEnd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A segment whose name was not durable when the broker died is taken over only with a durable name.
+func TestNamesAreMadeDurable(t *testing.T) {
+	fs := newMemFS()
+	fs.setFault(func(op, _ string) error {
+		if op == "syncdir" && fs.hasName(segmentPath(1)) {
+			return errors.New("killed here")
+		}
+		return nil
+	})
+	r, _, err := openOnly(t, smallOptions(fs, IOStaged))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Start(1, 0, 0) // perhaps in time
+	wait(t, r.done)
+	r.Abort() // the process dies; the name is there, and not durable
+	fs.setFault(func(op, name string) error {
+		if op == "allocate" && strings.HasPrefix(name, segmentName(2*minSegmentBytes)) {
+			return syscall.ENOSPC // no third segment, whose making would sync the directory
+		}
+		return nil
+	})
+	r, _ = open(t, smallOptions(fs, IOStaged))
+	for r.geo.segment(r.Appended()) < 1 {
+		r.add(5000)
+	}
+	r.add(5000)
+	r.commitAll()
+	all := r.appended
+	r.Abort()
+	fs.pending = nil // the power fails; nothing of the directory that was not synced survives
+	r, k := open(t, smallOptions(fs.crash(newRand(t)), IOStaged))
+	defer r.Abort()
+	sameRecords(t, k.own(), all)
 }
 
 func TestUnfinishedFilesGo(t *testing.T) {

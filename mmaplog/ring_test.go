@@ -245,3 +245,74 @@ func TestRingFillsAsItIsUsed(t *testing.T) {
 		}
 	}
 }
+
+// The ring gives out only bytes that stayed what they were during the copy, however close behind the
+// section comes.
+func TestRingGetOrNothing(t *testing.T) {
+	r, err := newRing(minRingBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.unmap()
+	const block = 4096
+	stop := make(chan struct{})
+	var section sync.WaitGroup
+	section.Go(func() {
+		b := make([]byte, block)
+		for at := uint64(0); ; at += block {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for i := range b {
+				b[i] = byte(at / block)
+			}
+			r.reserve(at + block)
+			r.put(at, b)
+		}
+	})
+	got := make([]byte, 16*block)
+	good, gone := 0, 0
+	for good < 2000 || gone < 100 {
+		oldest := r.reserved.Load() + r.margin
+		if oldest < 2*r.size {
+			continue
+		}
+		at := (oldest - r.size + block) &^ (block - 1)
+		if !r.get(got, at) {
+			gone++
+			continue
+		}
+		good++
+		for i, b := range got {
+			if want := byte((at + uint64(i)) / block); b != want {
+				t.Fatalf("byte %d of a read at %d is %d, expected %d", i, at, b, want)
+			}
+		}
+	}
+	close(stop)
+	section.Wait()
+}
+
+// Positions of long ago are read from their files, though their places in the tables of the ring have
+// been used again many times.
+func TestReadLongAgo(t *testing.T) {
+	r, _ := open(t, smallOptions(newMemFS(), IOStaged))
+	defer r.Abort()
+	for range 5 * len(r.places) {
+		for range 3 {
+			r.add(20000)
+		}
+		r.commitAll()
+	}
+	if got := int(r.geo.segment(r.Appended())); got < 3*len(r.places) {
+		t.Fatalf("only %d segments for %d places", got, len(r.places))
+	}
+	for _, k := range r.appended {
+		got := make([]byte, len(k.raw))
+		if ok, err := r.TryRead(got, k.header.Position); !ok || err != nil || !bytes.Equal(got, k.raw) {
+			t.Fatalf("read of %d: %v, %v", k.header.Position, ok, err)
+		}
+	}
+}

@@ -16,11 +16,17 @@ const (
 
 // answerWeight is the largest answer that a request may get, where that is far more than the request.
 func answerWeight(op protocol.Opcode) int {
-	if op == protocol.OpPop || op == protocol.OpPeek {
+	switch op {
+	case protocol.OpPop, protocol.OpPeek:
 		return protocol.MaxPopBytes
+	case protocol.OpListTopics, protocol.OpListGroups, protocol.OpShowGroup, protocol.OpStats:
+		return listWeight
 	}
 	return 0
 }
+
+// listWeight stands for answers that grow with what the broker has: 10,000 topics are about 1 MiB.
+const listWeight = 1 << 20
 
 // receive takes what one read brought for p: parses it, or keeps it when p may not be parsed now.
 func (l *loop) receive(p *peer, data []byte) {

@@ -33,6 +33,15 @@ func (m *SendRequest) Decode(b []byte) error {
 	return r.done()
 }
 
+// SendCount is how many messages the body of a SEND claims, at most as many as a SEND may have: enough to
+// judge a request by before it is decoded. What the body really has, Decode tells.
+func SendCount(body []byte) int {
+	r := reader{b: body, body: "SEND request"}
+	r.take("fixed fields", 4+8+8)
+	r.short("topic")
+	return int(min(r.u32("messages"), MaxSendEntries))
+}
+
 // One result of a SEND answer. Part of the wire format.
 //
 //	 0  u16  status
