@@ -9,7 +9,7 @@
 // (waiters.go).
 //
 // Locks, in this order: the section; then the lists of the log, the index, the loops' inboxes, which are
-// held for a few instructions each. Goroutines: the event loops of the front, the log's writer, the
+// held for a few instructions each. Goroutines: the event loops of the front, the log's writer and flusher, the
 // index's writer and loader, the ticker (ticker.go), two workers for reads that may wait for the disk.
 package broker
 

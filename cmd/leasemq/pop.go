@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ func (a *app) popCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pop --topic T --group G",
 		Short: "Take messages, print and ack them",
-		Long: `Pops messages once, or until nothing is ready, prints their bodies with a newline behind each, and acks them when
+		Long: `Pops messages, up to --max or until nothing is ready, prints their bodies with a newline behind each, and acks them when
 the output has been written: if that fails, or the command is killed, they come again.
 
 A body that holds newlines itself can't be told from several messages in this form. -o json prints each message
@@ -41,7 +42,7 @@ outlive the command.`,
 	flags := c.Flags()
 	flags.StringVar(&f.topic, "topic", "", "topic to read")
 	flags.StringVar(&f.group, "group", "", "group to read as")
-	flags.IntVar(&f.max, "max", 0, fmt.Sprintf("messages of one pop, 1 to %d (default 1, with --until-empty %[1]d)", protocol.MaxPopMessages))
+	flags.IntVar(&f.max, "max", 0, "most messages to take in all (default 1, with --until-empty no limit)")
 	flags.BoolVar(&f.untilEmpty, "until-empty", false, "pop again and again until nothing is ready")
 	flags.DurationVar(&f.invisible, "invisible", 0, "length of the lease (default: the group's)")
 	flags.DurationVar(&f.await, "await", 0, "how long to wait for a message when none is ready")
@@ -51,11 +52,11 @@ outlive the command.`,
 	c.PreRunE = func(c *cobra.Command, _ []string) error {
 		if !c.Flags().Changed("max") {
 			if f.max = 1; f.untilEmpty {
-				f.max = protocol.MaxPopMessages
+				f.max = math.MaxInt
 			}
 		}
-		if f.max < 1 || f.max > protocol.MaxPopMessages {
-			return usageError{fmt.Errorf("--max %d: 1 to %d are legal", f.max, protocol.MaxPopMessages)}
+		if f.max < 1 {
+			return usageError{fmt.Errorf("--max %d: at least 1", f.max)}
 		}
 		return nil
 	}
@@ -98,8 +99,8 @@ func (a *app) runPop(ctx context.Context, f *popFlags) error {
 }
 
 func (p *popping) run(ctx context.Context) error {
-	for {
-		batch, err := p.pop(ctx)
+	for left := p.flags.max; left > 0; {
+		batch, err := p.pop(ctx, min(left, protocol.MaxPopMessages))
 		if err != nil {
 			return err
 		}
@@ -108,7 +109,7 @@ func (p *popping) run(ctx context.Context) error {
 			return err
 		}
 		batch.Release()
-		if n > 0 && p.flags.untilEmpty {
+		if left -= n; n > 0 {
 			continue
 		}
 		if p.flags.untilEmpty {
@@ -125,11 +126,11 @@ func (p *popping) run(ctx context.Context) error {
 	return nil
 }
 
-func (p *popping) pop(ctx context.Context) (*client.Batch, error) {
+func (p *popping) pop(ctx context.Context, most int) (*client.Batch, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.flags.await+p.app.timeout)
 	defer cancel()
 	return p.session.Pop(ctx, client.PopOptions{
-		Topic: p.flags.topic, Max: p.flags.max, Invisible: p.flags.invisible, Await: p.flags.await,
+		Topic: p.flags.topic, Max: most, Invisible: p.flags.invisible, Await: p.flags.await,
 		FilterTags: p.flags.tags, Create: true,
 	})
 }
