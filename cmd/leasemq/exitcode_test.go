@@ -26,7 +26,7 @@ func TestExitCodes(t *testing.T) {
 		{"topic list --nonsense", exitUsage, "unknown flag"},
 		{"topic list -o yaml", exitUsage, "one of text, json"},
 		{"pop --topic there", exitUsage, `"group" not set`},
-		{"pop --topic there --group g --max 257", exitUsage, "at least 1"},
+		{"pop --topic there --group g --max 0", exitUsage, "at least 1"},
 		{"broker --segment-size 1X", exitUsage, "256MiB"},
 		{"broker --fsync sometimes", exitUsage, "always, interval, never"},
 		{"group create g --max-renewals -2", exitUsage, "-1 for any number"},
