@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -430,4 +431,69 @@ func TestRequestsLargerThanTheLogCanTake(t *testing.T) {
 	if a := c.call(protocol.OpSend, protocol.FlagCreate, &req); a.Status != protocol.OK {
 		t.Fatalf("status %s", a.Status)
 	}
+}
+
+func TestParkedPopsAreBounded(t *testing.T) {
+	// Given a connection whose sessions park pops until one is refused,
+	r := newRig(t, nil)
+	c := r.dial()
+	var ids []uint64
+	refused := 0
+	for i := range 8 {
+		s := c.register("g", fmt.Sprint(i))
+		req := popRequest(s.Session, "jobs", 1)
+		req.AwaitMs = 60_000
+		for range 16 {
+			id := c.start(protocol.OpPop, protocol.FlagCreate, req)
+			r.commit()
+			if a, ok := c.peekAnswer(id); !ok {
+				ids = append(ids, id)
+			} else if a.Status == protocol.LimitExceeded {
+				refused++
+			} else {
+				t.Fatalf("status %s", a.Status)
+			}
+		}
+	}
+	// then what its answers may come to stays below the limit, and each that waits is answered once.
+	if len(ids) != maxOwed/protocol.MaxPopBytes || refused != 8*16-len(ids) {
+		t.Fatalf("%d wait, %d refused", len(ids), refused)
+	}
+	r.advance(61 * time.Second)
+	for _, id := range ids {
+		c.wait(id)
+	}
+	if n := c.ctx.(*connState).owed; n != 0 {
+		t.Fatalf("%d bytes are owed still", n)
+	}
+}
+
+func TestDamagedKeyIsRefused(t *testing.T) {
+	r := newRig(t, nil)
+	r.e.Abort()
+	path := filepath.Join(r.o.Dir, keyFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := append([]byte(nil), b...)
+	bad[3] ^= 1
+	for _, content := range [][]byte{bad, b[:7], nil} {
+		if content == nil {
+			err = os.Remove(path)
+		} else {
+			err = os.WriteFile(path, content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, err := Open(r.o); err == nil {
+			e.Abort()
+			t.Fatalf("opened with a key of %d bytes", len(content))
+		}
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.open()
 }

@@ -2,17 +2,19 @@ package broker
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/lease"
 )
 
-// keyFile holds the secret under which receipts are made. It is part of every backup: with another key
-// the receipts that consumers hold are worth nothing.
+// keyFile holds the secret under which receipts are made, and behind it its CRC-32C. It is part of every
+// backup: with another key the receipts that consumers hold are worth nothing.
 const keyFile = "receipt.key"
 
 // loadKey reads the receipt key, or makes it when the log is empty.
@@ -20,10 +22,11 @@ func loadKey(dir string, logEmpty bool) (lease.Key, error) {
 	path := filepath.Join(dir, keyFile)
 	b, err := os.ReadFile(path)
 	switch {
-	case err == nil && len(b) == lease.KeyBytes:
+	case err == nil && len(b) == lease.KeyBytes+4 &&
+		codec.Checksum(0, b[:lease.KeyBytes]) == binary.LittleEndian.Uint32(b[lease.KeyBytes:]):
 		return lease.NewKey([lease.KeyBytes]byte(b)), nil
 	case err == nil:
-		return lease.Key{}, fmt.Errorf("receipt key %s has %d bytes, not %d: restore it from a backup", path, len(b), lease.KeyBytes)
+		return lease.Key{}, fmt.Errorf("receipt key %s is damaged: restore it from a backup", path)
 	case !errors.Is(err, fs.ErrNotExist):
 		return lease.Key{}, fmt.Errorf("receipt key: %w", err)
 	case !logEmpty:
@@ -34,7 +37,7 @@ func loadKey(dir string, logEmpty bool) (lease.Key, error) {
 	if _, err := rand.Read(secret); err != nil {
 		return lease.Key{}, fmt.Errorf("receipt key: %w", err)
 	}
-	if err := writeDurably(path, secret); err != nil {
+	if err := writeDurably(path, binary.LittleEndian.AppendUint32(secret, codec.Checksum(0, secret))); err != nil {
 		return lease.Key{}, fmt.Errorf("receipt key: %w", err)
 	}
 	return lease.NewKey([lease.KeyBytes]byte(secret)), nil

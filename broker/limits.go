@@ -66,6 +66,8 @@ const (
 
 	// dispatchSlice is how many runs of messages one hold makes visible.
 	dispatchSlice = 16 << 10
+	// maxOwed is what the answers of a connection's parked pops may come to: they may all be served at once.
+	maxOwed = 32 << 20
 	// maxPeeks is how many PEEKs a connection may have with the workers.
 	maxPeeks = 16
 

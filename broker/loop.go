@@ -55,6 +55,7 @@ type connState struct {
 	unanswered int          // request bytes not answered yet
 	sessions   map[uint64]struct{}
 	waiters    []*waiter
+	owed       int // bytes that the answers of waiters may have
 }
 
 // op is one request from its frame to its answer.

@@ -66,10 +66,8 @@ func (e *Engine) pop(o *op) (done bool) {
 	}
 	nowMs := e.lease.fine(e.clock.Mono())
 	w.dueMs = nowMs + w.awaitMs
-	if len(e.sessRun[w.sessSlot].waiters) > protocol.MaxPopSlot {
-		w.status = protocol.LimitExceeded
-		w.refusal = protocol.ErrorBody{Message: "pops of the session that wait", Detail: protocol.MaxPopSlot + 1}
-		w.gate = e.log.Appended()
+	if why, over := e.parkedEnough(w); over {
+		w.status, w.refusal, w.gate = protocol.LimitExceeded, why, e.log.Appended()
 		return true
 	}
 	for range 64 { // each round passes over skipSlice offsets at most
@@ -105,6 +103,17 @@ func (e *Engine) pop(o *op) (done bool) {
 	e.park(w)
 	e.markDirty(w.sub)
 	return false
+}
+
+// parkedEnough tells whether the session, or the connection, has as many pops waiting as it may.
+func (e *Engine) parkedEnough(w *waiter) (why protocol.ErrorBody, over bool) {
+	switch {
+	case len(e.sessRun[w.sessSlot].waiters) > protocol.MaxPopSlot:
+		return protocol.ErrorBody{Message: "pops of the session that wait", Detail: protocol.MaxPopSlot + 1}, true
+	case w.conn.owed+w.maxBytes > maxOwed:
+		return protocol.ErrorBody{Message: "bytes that the waiting pops of the connection may be answered with", Detail: maxOwed}, true
+	}
+	return why, false
 }
 
 // openPop resolves the names of a POP and makes what it may make: the topic, the subscription.

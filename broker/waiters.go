@@ -96,6 +96,7 @@ func (e *Engine) park(w *waiter) {
 	w.inSession, w.inConn = len(run.waiters), len(w.conn.waiters)
 	run.waiters = append(run.waiters, w)
 	w.conn.waiters = append(w.conn.waiters, w)
+	w.conn.owed += w.maxBytes
 }
 
 // unpark takes w out of every list.
@@ -116,6 +117,7 @@ func (e *Engine) unpark(w *waiter) {
 	run.waiters[last] = nil
 	run.waiters = run.waiters[:last]
 	c := w.conn
+	c.owed -= w.maxBytes
 	last = len(c.waiters) - 1
 	c.waiters[w.inConn] = c.waiters[last]
 	c.waiters[w.inConn].inConn = w.inConn

@@ -19,7 +19,6 @@ func (e *DamageError) Error() string {
 	}
 	return fmt.Sprintf("mmaplog: the log is damaged in %s at byte %d (position %d): %s.%s"+
 		" The broker does not start, because that would take back acknowledged data."+
-		" Copy the data directory before anything else and check the disk; then restore the file from a backup,"+
-		" or give up everything from position %d on with the repair command, which moves files aside and deletes nothing.",
-		e.File, e.Offset, e.Position, e.What, witness, e.Position)
+		" Copy the data directory before anything else and check the disk; then restore the file from a backup.",
+		e.File, e.Offset, e.Position, e.What, witness)
 }

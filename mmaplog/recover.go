@@ -46,7 +46,7 @@ func (r *Recovery) log(logger *slog.Logger) {
 		slog.Uint64("lastEpoch", uint64(r.LastEpoch)), slog.Int64("bytesRewritten", r.BytesRewritten),
 		slog.Duration("took", r.Duration), slog.String("io", string(r.IO)), slog.String("ioWhy", r.IOWhy))
 	if r.BytesCut > 0 || len(r.Aside) > 0 {
-		logger.Warn("the log had a torn tail, as after a crash: nothing in it was acknowledged as durable",
+		logger.Warn("the log had a torn tail, as after a crash: no later record promised that it was durable",
 			slog.Uint64("end", r.End), slog.Int64("bytesCut", r.BytesCut), slog.String("why", r.CutWhy), slog.Any("movedAside", r.Aside))
 	}
 }

@@ -304,7 +304,7 @@ func TestDamagedDirectory(t *testing.T) {
 			if !ok || got.File != damage.file {
 				t.Fatalf("error %v", err)
 			}
-			for _, part := range []string{damage.says, damage.file, "Copy the data directory", "deletes nothing"} {
+			for _, part := range []string{damage.says, damage.file, "Copy the data directory", "restore the file from a backup"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("%q is not in %q", part, err)
 				}
