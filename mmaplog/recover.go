@@ -33,6 +33,7 @@ type Recovery struct {
 	CutWhy         string   // what was there instead of a record
 	Aside          []string // segment files that were moved out of the log
 	TempRemoved    []string // unfinished segment files that were removed
+	NextMissing    bool     // the last segment is complete, and the one that is always made before is not there
 
 	Duration time.Duration
 	IO       IOMode
@@ -45,6 +46,10 @@ func (r *Recovery) log(logger *slog.Logger) {
 		slog.Int64("records", r.Records), slog.Int64("bytes", r.Bytes), slog.Uint64("end", r.End),
 		slog.Uint64("lastEpoch", uint64(r.LastEpoch)), slog.Int64("bytesRewritten", r.BytesRewritten),
 		slog.Duration("took", r.Duration), slog.String("io", string(r.IO)), slog.String("ioWhy", r.IOWhy))
+	if r.NextMissing {
+		logger.Warn("the last segment of the log is complete, and the one that was made behind it is missing: if somebody removed it, what it held is lost",
+			slog.Uint64("end", r.End))
+	}
 	if r.BytesCut > 0 || len(r.Aside) > 0 {
 		logger.Warn("the log had a torn tail, as after a crash: no later record promised that it was durable",
 			slog.Uint64("end", r.End), slog.Int64("bytesCut", r.BytesCut), slog.String("why", r.CutWhy), slog.Any("movedAside", r.Aside))
@@ -94,6 +99,7 @@ func (l *Log) recover(replay func(Record) error) (err error) {
 	}
 	l.segmentsExist(uint64(len(v.files)))
 	v.r.Segments = len(v.files)
+	v.r.NextMissing = len(v.files) > 0 && v.index == uint64(len(v.files))
 	return nil
 }
 

@@ -504,3 +504,30 @@ func failNth(fs *memFS, n int, err error, ops ...string) func() bool {
 	})
 	return func() bool { fs.setFault(nil); return count.value() > n }
 }
+
+// TestLastSegmentsRemoved: nothing on the disk tells what files held that are gone, but that one is gone shows.
+func TestLastSegmentsRemoved(t *testing.T) {
+	fs := newMemFS()
+	r, _ := open(t, smallOptions(fs, IOStaged))
+	for range 60 {
+		r.add(4000)
+	}
+	r.Close()
+	names, err := fs.ReadDir("/data/log")
+	if err != nil || len(names) < 4 {
+		t.Fatalf("%v, %v", names, err)
+	}
+	for i := 2; i < len(names); i++ {
+		fs.Remove(segmentPath(uint64(i)))
+	}
+	r, _ = open(t, smallOptions(fs, IOStaged))
+	if !r.Recovery().NextMissing {
+		t.Error("two segments are there, the second complete, and nothing is missing")
+	}
+	r.Close()
+	r, _ = open(t, smallOptions(fs, IOStaged))
+	if r.Recovery().NextMissing {
+		t.Error("a segment is missing after an orderly stop")
+	}
+	r.Close()
+}
