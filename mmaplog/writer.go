@@ -73,14 +73,18 @@ func (w *writer) step(target uint64) bool {
 	}
 	l.stats.writes.Add(1)
 	l.stats.writtenBytes.Add(int64(n))
-	if l.geo.segment(target) > w.index && l.segmentEnd(w.index) == w.ringPos {
+	ended := l.geo.segment(target) > w.index && l.segmentEnd(w.index) == w.ringPos
+	if ended {
 		w.pos = l.geo.first(w.index + 1)
 		w.feeder = nil
-		if l.o.Policy != SyncAlways {
-			l.syncNow.raise() // a segment is synced at its end whatever the policy
-		}
 	}
-	return l.publishWritten(w.pos, w.ringPos)
+	if !l.publishWritten(w.pos, w.ringPos) {
+		return false
+	}
+	if ended && l.o.Policy != SyncAlways {
+		l.syncNow.raise() // a segment is synced at its end whatever the policy; the flusher must see what was written
+	}
+	return true
 }
 
 // chunk is how many bytes the next write takes: to target, to the end of the segment's records, or
