@@ -142,15 +142,20 @@ func TestAnEngineThatEndsByItselfIsReported(t *testing.T) {
 	}
 	fx := start(t, Options{MaxConnections: 1000}, &fake{})
 	fx.greeted()
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 60, Max: 60}); err != nil {
-		t.Skip(err)
-	}
-	// The client's ends take descriptors too; both sides run out soon.
+	// The clients' ends are made before the limit falls, so that what runs out is the server's side.
+	var ends []int
 	for range 60 {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 		if err != nil {
-			break
+			t.Skip(err)
 		}
+		ends = append(ends, fd)
+	}
+	limit := uint64(ends[len(ends)-1] + 10)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+		t.Skip(err)
+	}
+	for _, fd := range ends {
 		sa := &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: portOf(fx)}
 		_ = unix.Connect(fd, sa)
 	}
