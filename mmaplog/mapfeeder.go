@@ -76,7 +76,7 @@ func store(dst, b []byte) (err error) {
 
 func (s *mappedFeeder) sync(from, to int64) error {
 	if err := s.m.Flush(from, to-from); err != nil {
-		return fmt.Errorf("mmaplog: flush %s, bytes %d to %d: %w", s.path, from, to, err)
+		return fmt.Errorf("mmaplog: flush %s, bytes %d to %d: %w", s.path, from, to, bare(err))
 	}
 	return nil
 }

@@ -1,8 +1,10 @@
 package mmaplog
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"sync/atomic"
 )
 
@@ -96,4 +98,13 @@ func newFeeder(mode IOMode, f File, path string, size int64) (feeder, error) {
 		return newMappedFeeder(f, path, size)
 	}
 	return &stagedFeeder{file: f, path: path, size: size}, nil
+}
+
+// bare is err without the name of its file: one that is open keeps the name under which it was opened, and a
+// segment was opened under a temporary one.
+func bare(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s: %w", p.Op, p.Err)
+	}
+	return err
 }

@@ -22,14 +22,14 @@ func (s *stagedFeeder) write(b []byte, off int64) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return fmt.Errorf("mmaplog: write %s at %d: %w", s.path, off, err)
+		return fmt.Errorf("mmaplog: write %s at %d: %w", s.path, off, bare(err))
 	}
 	return nil
 }
 
 func (s *stagedFeeder) sync(from, to int64) error {
 	if err := s.file.Datasync(); err != nil {
-		return fmt.Errorf("mmaplog: flush %s, bytes %d to %d: %w", s.path, from, to, err)
+		return fmt.Errorf("mmaplog: flush %s, bytes %d to %d: %w", s.path, from, to, bare(err))
 	}
 	return nil
 }
