@@ -50,10 +50,14 @@ func TestLengthsAreNotTrusted(t *testing.T) {
 			for at := 0; at+4 <= len(whole); at++ {
 				b := bytes.Clone(whole)
 				binary.LittleEndian.PutUint32(b[at:], claim)
-				m := newBody(v.body)
-				before := allocated()
-				_ = m.Decode(b) // some claims hit a field that may be anything
-				if used := allocated() - before; used > uint64(64*len(b)+8192) {
+				used := ^uint64(0) // the least of several runs: the runtime allocates beside them now and then
+				for range 3 {
+					m := newBody(v.body)
+					before := allocated()
+					_ = m.Decode(b) // some claims hit a field that may be anything
+					used = min(used, allocated()-before)
+				}
+				if used > uint64(64*len(b)+8192) {
 					t.Fatalf("%s: %d bytes with %#x at %d allocate %d", v.name, len(b), claim, at, used)
 				}
 			}
