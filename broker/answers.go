@@ -253,10 +253,12 @@ func (l *Loop) decideSome(ops []*op) (n int) {
 	e.enter()
 	defer e.leave()
 	if e.failed.Load() {
-		e.failWaiters()
 		for _, o := range ops {
 			o.status, o.why = protocol.StoreFailed, storeFailed
+			// Parked before a panic cut its hold of the section short: it is answered with the waiters.
+			o.parked = o.pop != nil && o.pop.id != 0
 		}
+		e.failWaiters()
 		return len(ops)
 	}
 	// What the log has committed meanwhile is visible to these requests, but those who waited come first.

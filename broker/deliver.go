@@ -117,8 +117,8 @@ func (l *Loop) sendFrame(w *waiter, frame []byte) {
 const misplacedWaitMs = 60_000
 
 // passBad takes what cannot be handed out from a pop: damaged messages are passed, those that only the index
-// does not find are given back for a while. It is true when nothing is left: the pop was then tried again,
-// and granted other messages (false), or parked, or answered EMPTY (true).
+// does not find are given back for a while. When nothing is left the pop is tried again. It is true when the
+// caller has nothing more to do: the pop waits again, or has been answered.
 func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 	e.enter()
 	defer e.leave()

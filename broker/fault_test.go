@@ -497,3 +497,37 @@ func TestDamagedKeyIsRefused(t *testing.T) {
 	}
 	r.open()
 }
+
+func TestAPopParkedBeforeAPanicIsAnsweredOnce(t *testing.T) {
+	// Given a pop that is parked in a hold of the section which then panics,
+	r := newRig(t, nil)
+	c := r.dial()
+	s := c.register("g", "a")
+	req := popRequest(s.Session, "jobs", 1)
+	req.AwaitMs = 60_000
+	body := req.Append(nil)
+	r.next++
+	r.loop.Frame(c, protocol.Header{
+		Version: protocol.Version, Opcode: protocol.OpPop, Flags: protocol.FlagCreate, RequestID: r.next, BodyLen: uint32(len(body)),
+	}, body)
+	o := r.loop.ops[0]
+	func() {
+		r.e.enter()
+		defer r.e.leave()
+		r.e.pop(o)
+		if o.pop.id == 0 {
+			t.Error("not parked")
+		}
+		panic("a bug")
+	}()
+	// when the loop goes on, it is answered; conn.read sees to it that no request is answered twice.
+	r.loop.Flush(c)
+	r.loop.Wake()
+	if a := c.wait(r.next); a.Status != protocol.StoreFailed {
+		t.Fatalf("status %s", a.Status)
+	}
+	r.loop.Wake()
+	if a, again := c.peekAnswer(r.next); again {
+		t.Fatalf("answered again: %s", a.Status)
+	}
+}
