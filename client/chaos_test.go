@@ -104,20 +104,33 @@ func randomLosses(t *testing.T, b *fakeBroker, rnd *rand.Rand) {
 		t.Errorf("%d callbacks for %d messages", done.Load(), handed.Load())
 	}
 	ok(t, s.Err())
+	t.Logf("%d losses, %d calls lost", losses.Load(), unknown.Load())
+	// A loss may have come at the very end, and then a heartbeat, or leases that are given back, are queued until
+	// the connection is there again. What stays is a leak.
+	l := c.link
+	left := func() (queued bool, open, counted int) {
+		synctest.Wait()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, x := range l.pending {
+			open += len(x.frame.b)
+		}
+		return !l.ordinary.empty() || !l.urgent.empty(), open, l.unanswered
+	}
+	queued, open, counted := left()
+	for range 60 {
+		if !queued && open == 0 && counted == 0 {
+			break
+		}
+		time.Sleep(time.Second) // of the bubble
+		queued, open, counted = left()
+	}
+	if queued || open != 0 || counted != 0 {
+		t.Errorf("queued %t, %d bytes unanswered, %d counted", queued, open, counted)
+	}
 	close(stop)
 	<-stopped
 	synctest.Wait()
-	t.Logf("%d losses, %d calls lost", losses.Load(), unknown.Load())
-	l := c.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	open := 0
-	for _, x := range l.pending {
-		open += len(x.frame.b)
-	}
-	if !l.ordinary.empty() || !l.urgent.empty() || open != l.unanswered {
-		t.Errorf("%d bytes unanswered, %d counted", open, l.unanswered)
-	}
 	if producer.async.pending != 0 || producer.async.live.first != nil || len(producer.async.waiters) != 0 {
 		t.Errorf("%d bytes pending", producer.async.pending)
 	}
