@@ -92,3 +92,12 @@ func allocated(do func()) uint64 {
 	}
 	return least
 }
+
+// leastAllocs is how many allocations do makes: the least of several runs, since the runtime's own are counted too.
+func leastAllocs(do func()) float64 {
+	least := testing.AllocsPerRun(10, do)
+	for range 3 {
+		least = min(least, testing.AllocsPerRun(10, do))
+	}
+	return least
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,7 @@ func TestOrderlyStop(t *testing.T) {
 		waits <- err
 	}()
 	<-parked
+	awaitStat(t, dial(t, b), "pops_parked", 1)
 	if err := b.Stop(patience); err != nil {
 		t.Fatal(err)
 	}
@@ -140,6 +142,20 @@ func TestOrderlyStop(t *testing.T) {
 	b = restart(t, b)
 	if log := b.LastLines(); !strings.Contains(log, "clean_stop=false") {
 		t.Errorf("the start after a kill takes it for a clean stop:\n%s", log)
+	}
+}
+
+// awaitStat asks the broker until a figure has a value.
+func awaitStat(t *testing.T, c *client.Client, name string, want uint64) {
+	t.Helper()
+	for ctx := within(t); ; {
+		stats, err := c.Stats(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(stats, func(s client.Stat) bool { return s.Name == name && s.Value == want }) {
+			return
+		}
 	}
 }
 
