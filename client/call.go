@@ -11,7 +11,6 @@ type lossRule uint8
 
 const (
 	lossRepeat  lossRule = iota // idempotent: repeated on the next connection
-	lossFail                    // ErrConnectionLost
 	lossUnknown                 // ErrOutcomeUnknown, beside ErrConnectionLost
 )
 
@@ -21,8 +20,6 @@ func lossOf(op protocol.Opcode) lossRule {
 		protocol.OpCreateTopic, protocol.OpUpdateTopic, protocol.OpDeleteTopic,
 		protocol.OpCreateGroup, protocol.OpUpdateGroup, protocol.OpDeleteGroup:
 		return lossUnknown
-	case protocol.OpPop:
-		return lossFail
 	}
 	return lossRepeat
 }

@@ -37,11 +37,10 @@
 // makes a new one in the background, with jittered back-off. What was unanswered on the lost one:
 //
 //	SEND, create, update, delete     fails with ErrOutcomeUnknown; never repeated
-//	POP                              fails with ErrConnectionLost; its leases may be held until they end
 //	everything else                  is repeated on the next connection, until its context ends
 //
 // The last line is safe because those calls are idempotent: an ack names a lease by its receipt, a change of
-// the invisible time carries an ordinal, REGISTER a nonce. A session is named in the body of each call, so
+// the invisible time carries an ordinal, REGISTER a nonce, POP its number in a slot (pop id). A session is named in the body of each call, so
 // nothing is to be done for it on a new connection.
 //
 // A call whose context ends while its answer is under way returns at once, and still counts against the

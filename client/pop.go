@@ -69,9 +69,9 @@ func (before popSlot) unseen(err error, r *protocol.PopRequest) bool {
 
 // Pop takes messages under leases. None is no error. Up to 16 pops of a session run at once; more wait.
 //
-// When the connection is lost while the pop waits for its answer, it fails with ErrConnectionLost, and
-// the broker may hold messages for it until their leases end. When ctx ends first, messages that still
-// come are given back.
+// A pop is repeated by itself when a connection is lost, under the same pop id: it then gets the leases of the answer
+// that was lost. When ctx ends first, messages that still come are given back, and what the broker may hold for
+// an answer that was lost is given back by the next pop.
 func (s *Session) Pop(ctx context.Context, o PopOptions) (*Batch, error) {
 	request, err := s.popRequest(&o)
 	if err != nil {

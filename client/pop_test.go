@@ -181,29 +181,45 @@ func TestDeadlineAfterAWait(t *testing.T) {
 	})
 }
 
-func TestPopLost(t *testing.T) {
+func TestPopIsRepeatedUnderItsNumber(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {
 		c, p := b.client(Options{})
 		s := p.session(c)
-		slots := func(n int) {
-			for range n - 1 {
-				<-s.slots
-			}
-		}
-		slots(cap(s.slots)) // one is left, so that each pop uses it
-		pop := func() func() error {
-			return going(func() error { _, err := s.Pop(t.Context(), PopOptions{Topic: "t"}); return err })
-		}
-		var m protocol.PopRequest
-		wait := pop()
+		pop := oneSlot(t, s)
+		var m, again protocol.PopRequest
+		wait := pop(t.Context())
 		p.expect(protocol.OpPop, &m)
 		p.close()
-		wantErr(t, wait(), ErrConnectionLost)
 		p = b.accept()
-		p.quiet() // it is not repeated
-		first := m
+		r := p.expect(protocol.OpPop, &again)
+		if again.Slot != m.Slot || again.Sequence != m.Sequence || again.PreviousLost {
+			t.Errorf("first %+v, then %+v", m, again)
+		}
+		p.answer(r, protocol.Empty, &protocol.PopAnswer{})
+		ok(t, wait())
+		wait = pop(t.Context())
+		r = p.expect(protocol.OpPop, &again)
+		if again.Sequence != m.Sequence+1 || again.PreviousLost {
+			t.Errorf("the next one is %+v", again)
+		}
+		p.answer(r, protocol.Empty, &protocol.PopAnswer{})
+		ok(t, wait())
+	})
+}
+
+func TestPopThatNobodyWaitedFor(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		c, p := b.client(Options{})
+		s := p.session(c)
+		pop := oneSlot(t, s)
+		var first, m protocol.PopRequest
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := pop(ctx)
+		p.expect(protocol.OpPop, &first)
+		cancel()
+		wantErr(t, wait(), context.Canceled)
 		for i, lost := range []bool{true, false} {
-			wait = pop()
+			wait = pop(t.Context())
 			r := p.expect(protocol.OpPop, &m)
 			if m.Slot != first.Slot || m.Sequence != first.Sequence+1+uint64(i) || m.PreviousLost != lost {
 				t.Errorf("pop %d: got %+v", i, m)
@@ -214,13 +230,12 @@ func TestPopLost(t *testing.T) {
 		// A pop that never left uses no number up.
 		b.set(func() { b.refuse = errors.New("down") })
 		p.close()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := s.Pop(ctx, PopOptions{Topic: "t"})
-		wantErr(t, err, context.DeadlineExceeded)
+		wantErr(t, pop(ctx)(), context.DeadlineExceeded)
 		b.set(func() { b.refuse = nil })
 		p = b.accept()
-		wait = pop()
+		wait = pop(t.Context())
 		before := m
 		r := p.expect(protocol.OpPop, &m)
 		if m.Sequence != before.Sequence+1 || m.PreviousLost {
@@ -231,25 +246,31 @@ func TestPopLost(t *testing.T) {
 	})
 }
 
+// oneSlot leaves one pop slot of s, so that each pop uses it, and returns how to begin one.
+func oneSlot(t *testing.T, s *Session) func(context.Context) func() error {
+	t.Helper()
+	for range cap(s.slots) - 1 {
+		<-s.slots
+	}
+	return func(ctx context.Context) func() error {
+		return going(func() error { _, err := s.Pop(ctx, PopOptions{Topic: "t"}); return err })
+	}
+}
+
 // A lost pop may never have reached the broker: then its number is the one that the broker expects.
 func TestPopThatTheBrokerNeverSaw(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {
 		c, p := b.client(Options{})
 		s := p.session(c)
-		for range cap(s.slots) - 1 {
-			<-s.slots
-		}
-		pop := func() func() error {
-			return going(func() error { _, err := s.Pop(t.Context(), PopOptions{Topic: "t"}); return err })
-		}
+		pop := oneSlot(t, s)
 		for range 2 {
-			wait := pop()
+			ctx, cancel := context.WithCancel(t.Context())
+			wait := pop(ctx)
 			p.expect(protocol.OpPop, nil)
-			p.close()
-			wantErr(t, wait(), ErrConnectionLost)
-			p = b.accept()
+			cancel()
+			wantErr(t, wait(), context.Canceled)
 		}
-		wait := pop()
+		wait := pop(t.Context())
 		var m protocol.PopRequest
 		r := p.expect(protocol.OpPop, &m)
 		if m.Sequence != 3 || !m.PreviousLost {
@@ -262,7 +283,7 @@ func TestPopThatTheBrokerNeverSaw(t *testing.T) {
 		}
 		p.answer(r, protocol.Empty, &protocol.PopAnswer{})
 		ok(t, wait())
-		wait = pop()
+		wait = pop(t.Context())
 		r = p.expect(protocol.OpPop, &m)
 		if m.Sequence != 3 || m.PreviousLost {
 			t.Errorf("got %+v", m)

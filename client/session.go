@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,6 +19,16 @@ type RegisterOptions struct {
 	ClientInfo string
 	// Create makes the group if it is missing, with the broker's default rules.
 	Create bool
+
+	// After is a session that has ended and that this one comes after. It takes over the consumer id, unless
+	// another process has registered that since: then the answer is ErrSessionFenced, where a registration without After would fence
+	// the other one. ConsumerID counts where After is nil.
+	After *Session
+	// Reclaim are receipts of leases that have ended with their session. What nobody was granted since is leased
+	// to the new session: see Session.Reclaimed. At most 4,096.
+	Reclaim [][]byte
+	// ReclaimFor is the length of the reclaimed leases; 0: the group's default.
+	ReclaimFor time.Duration
 }
 
 // Session is one registration of a consumer in a group. It is kept alive by a goroutine that sends heartbeats,
@@ -38,6 +49,8 @@ type Session struct {
 	interval    time.Duration // between heartbeats
 	timeout     time.Duration // of silence, after which the broker ends the session
 	invisible   time.Duration
+	most        time.Duration // the longest lease of the group
+	reclaimed   []Reclaimed
 	slots       chan uint8 // pop slots that are free
 	slotStates  [protocol.MaxPopSlot + 1]popSlot
 	ctx         context.Context // ends with the session; for the heartbeats
@@ -60,6 +73,9 @@ type Session struct {
 // Register opens a session in group.
 func (c *Client) Register(ctx context.Context, group string, o RegisterOptions) (*Session, error) {
 	request := protocol.RegisterRequest{Group: group, ConsumerID: o.ConsumerID, ClientInfo: o.ClientInfo}
+	if o.After != nil {
+		request.Previous, request.ConsumerID = o.After.id, o.After.consumerID
+	}
 	if request.ConsumerID == "" {
 		request.ConsumerID = rand.Text()
 	}
@@ -67,6 +83,9 @@ func (c *Client) Register(ctx context.Context, group string, o RegisterOptions) 
 		request.ClientInfo = c.link.opts.ClientInfo
 	}
 	rand.Read(request.Nonce[:])
+	if err := reclaims(&request, &o); err != nil {
+		return nil, err
+	}
 	if err := request.Validate(); err != nil {
 		return nil, refused(protocol.OpRegister, err)
 	}
@@ -88,6 +107,10 @@ func (c *Client) Register(ctx context.Context, group string, o RegisterOptions) 
 	if err != nil {
 		return nil, err
 	}
+	if len(answer.Reclaimed) != len(request.Receipts) {
+		c.unregister(answer.Session)
+		return nil, fmt.Errorf("leasemq: broken answer of the broker: %d results for %d receipts", len(answer.Reclaimed), len(request.Receipts))
+	}
 	s := newSession(c, &request, answer, sentAt)
 	if err := c.add(s); err != nil {
 		s.cancel()
@@ -96,6 +119,7 @@ func (c *Client) Register(ctx context.Context, group string, o RegisterOptions) 
 	return s, nil
 }
 
+// newSession is the session that answer tells of.
 func newSession(c *Client, request *protocol.RegisterRequest, answer *protocol.RegisterAnswer, sentAt time.Time) *Session {
 	s := &Session{
 		client: c,
@@ -104,6 +128,7 @@ func newSession(c *Client, request *protocol.RegisterRequest, answer *protocol.R
 		interval:     max(milliseconds(answer.HeartbeatMs), protocol.MinHeartbeatMs*time.Millisecond),
 		timeout:      max(milliseconds(answer.TimeoutMs), protocol.MinSessionTimeoutMs*time.Millisecond),
 		invisible:    milliseconds(answer.InvisibleMs),
+		most:         milliseconds(answer.MaxInvisibleMs),
 		slots:        make(chan uint8, protocol.MaxPopSlot+1),
 		lost:         make(chan struct{}),
 		beatStopped:  make(chan struct{}),
@@ -114,6 +139,7 @@ func newSession(c *Client, request *protocol.RegisterRequest, answer *protocol.R
 		s.slots <- uint8(i)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.reclaimed = reclaimed(s, request, answer, sentAt)
 	return s
 }
 
@@ -133,6 +159,10 @@ func (s *Session) ConsumerID() string { return s.consumerID }
 
 // Invisible is the group's default length of a lease.
 func (s *Session) Invisible() time.Duration { return s.invisible }
+
+// MaxInvisible is the longest lease that a pop or a renewal may ask for, as the group's rules were when the
+// session began.
+func (s *Session) MaxInvisible() time.Duration { return s.most }
 
 // Timeout is how long the session may be silent before the broker ends it.
 func (s *Session) Timeout() time.Duration { return s.timeout }

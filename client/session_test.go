@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"runtime/pprof"
@@ -217,9 +218,9 @@ func TestHeartbeatOnASilentConnection(t *testing.T) {
 		if left := time.Until(alive); left < time.Second {
 			t.Errorf("saved %v before its end", left)
 		}
-		for _, wait := range waits {
-			wantErr(t, wait(), ErrConnectionLost)
-		}
+		wantErr(t, waits[1](), ErrConnectionLost)
+		next.answer(next.expect(protocol.OpPop, nil), protocol.Empty, &protocol.PopAnswer{}) // repeated
+		ok(t, waits[0]())
 		if s.Err() != nil {
 			t.Error(s.Err())
 		}
@@ -373,5 +374,71 @@ func TestDrainPush(t *testing.T) {
 		if c.Draining() {
 			t.Error("draining on a new connection")
 		}
+	})
+}
+
+func TestReclaim(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		c, p := b.client(Options{})
+		s := p.session(c)
+		held := p.popped(s, messageRecord(t, 1, codec.Message{Body: []byte("one")}), messageRecord(t, 2, codec.Message{})).Deliveries
+		wait := going(func() *Session {
+			again, err := c.Register(t.Context(), "g", RegisterOptions{
+				After: s, Reclaim: [][]byte{held[0].Receipt, held[1].Receipt}, ReclaimFor: time.Minute,
+			})
+			ok(t, err)
+			return again
+		})
+		var m protocol.RegisterRequest
+		r := p.expect(protocol.OpRegister, &m)
+		if m.Previous != 77 || m.ConsumerID != "me" || m.ReclaimMs != 60_000 || len(m.Receipts) != 2 || !bytes.Equal(m.Receipts[1], held[1].Receipt) {
+			t.Errorf("got %+v", m)
+		}
+		answer := registered(78)
+		answer.MaxInvisibleMs = 3_600_000
+		answer.Reclaimed = []protocol.Reclaimed{
+			{Status: protocol.OK, Token: 9, Attempt: 3, RemainingMs: 60_000, RenewalsLeft: 2, BudgetMs: 1000, Receipt: []byte("new")},
+			{Status: protocol.Stale, Reason: protocol.ReasonRegranted, Token: 8, AgoMs: 1500},
+		}
+		p.answer(r, protocol.OK, answer)
+		again := wait()
+		if again.MaxInvisible() != time.Hour || again.ConsumerID() != "me" {
+			t.Errorf("most %v, consumer %q", again.MaxInvisible(), again.ConsumerID())
+		}
+		got := again.Reclaimed()
+		wantErr(t, got[1].Err, ErrStale)
+		if got[1].Token != 8 || got[1].Ago != 1500*time.Millisecond || got[1].Delivery(held[1]) != nil {
+			t.Errorf("got %+v", got[1])
+		}
+		ok(t, got[0].Err)
+		d := got[0].Delivery(held[0])
+		if body, _ := d.Body(); string(body) != "one" || d.Attempt != 3 || d.Token != 9 || string(d.Receipt) != "new" || d.RenewalsLeft() != 2 || d.ID != held[0].ID {
+			t.Errorf("got %+v", d)
+		}
+		if left := time.Until(d.Deadline()); left > time.Minute || left < time.Minute-time.Second {
+			t.Errorf("%v left", left)
+		}
+		acked := going(func() error { _, err := again.Ack(t.Context(), d); return err })
+		var ack protocol.AckRequest
+		r = p.expect(protocol.OpAck, &ack)
+		if ack.Session != 78 || string(ack.Entries[0].Receipt) != "new" {
+			t.Errorf("got %+v", ack)
+		}
+		p.settled(r, protocol.SettleResult{})
+		ok(t, acked())
+	})
+}
+
+func TestReclaimRefusesHere(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		c, p := b.client(Options{})
+		for _, o := range []RegisterOptions{
+			{Reclaim: [][]byte{nil}}, {Reclaim: [][]byte{make([]byte, 256)}},
+			{Reclaim: make([][]byte, protocol.MaxReclaimReceipts+1)}, {ReclaimFor: -time.Minute}, {ReclaimFor: 7 * time.Hour},
+		} {
+			_, err := c.Register(t.Context(), "g", o)
+			wantErr(t, err, ErrInvalid)
+		}
+		p.quiet()
 	})
 }

@@ -18,6 +18,9 @@ var (
 	_ Body = (*ErrorBody)(nil)
 )
 
+// reclaimedLeast is the length of an entry of RegisterAnswer.Reclaimed without its receipt.
+const reclaimedLeast = 34
+
 func (m *HelloRequest) Append(dst []byte) []byte {
 	dst = append(dst, m.MinVersion, m.MaxVersion)
 	dst = appendU64(dst, m.Features)
@@ -59,6 +62,8 @@ func (m *HelloAnswer) Decode(b []byte) error {
 
 func (m *RegisterRequest) Append(dst []byte) []byte {
 	dst = append(dst, m.Nonce[:]...)
+	dst = appendU64(dst, m.Previous)
+	dst = appendU32(dst, m.ReclaimMs)
 	dst = appendShort(dst, m.Group)
 	dst = appendShort(dst, m.ConsumerID)
 	dst = appendText(dst, m.ClientInfo)
@@ -72,6 +77,8 @@ func (m *RegisterRequest) Append(dst []byte) []byte {
 func (m *RegisterRequest) Decode(b []byte) error {
 	r := reader{b: b, body: "REGISTER request"}
 	copy(m.Nonce[:], r.take("nonce", NonceBytes))
+	m.Previous = r.u64("previous")
+	m.ReclaimMs = r.u32("reclaim ms")
 	r.text("group", MaxWireNameBytes, &m.Group)
 	r.text("consumer id", MaxFieldBytes, &m.ConsumerID)
 	r.text("client info", MaxFieldBytes, &m.ClientInfo)
@@ -89,7 +96,22 @@ func (m *RegisterAnswer) Append(dst []byte) []byte {
 	dst = appendU64(dst, m.GroupVersion)
 	dst = appendU32(dst, m.HeartbeatMs)
 	dst = appendU32(dst, m.TimeoutMs)
-	return appendU32(dst, m.InvisibleMs)
+	dst = appendU32(dst, m.InvisibleMs)
+	dst = appendU32(dst, m.MaxInvisibleMs)
+	dst = appendCount(dst, len(m.Reclaimed))
+	for i := range m.Reclaimed {
+		x := &m.Reclaimed[i]
+		dst = appendU16(dst, uint16(x.Status))
+		dst = append(dst, byte(x.Reason))
+		dst = appendU64(dst, x.Token)
+		dst = appendU64(dst, x.AgoMs)
+		dst = appendU32(dst, x.Attempt)
+		dst = appendU32(dst, x.RemainingMs)
+		dst = appendU32(dst, x.BudgetMs)
+		dst = appendU16(dst, x.RenewalsLeft)
+		dst = appendShort(dst, x.Receipt)
+	}
+	return dst
 }
 
 func (m *RegisterAnswer) Decode(b []byte) error {
@@ -100,6 +122,21 @@ func (m *RegisterAnswer) Decode(b []byte) error {
 	m.HeartbeatMs = r.u32("heartbeat ms")
 	m.TimeoutMs = r.u32("timeout ms")
 	m.InvisibleMs = r.u32("invisible ms")
+	m.MaxInvisibleMs = r.u32("max invisible ms")
+	m.Reclaimed = resize(m.Reclaimed, r.count("reclaimed", reclaimedLeast, MaxReclaimReceipts))
+	for i := range m.Reclaimed {
+		r.entry("reclaimed", i)
+		x := &m.Reclaimed[i]
+		x.Status = Status(r.u16("status"))
+		x.Reason = Reason(r.u8("reason"))
+		x.Token = r.u64("token")
+		x.AgoMs = r.u64("ago ms")
+		x.Attempt = r.u32("attempt")
+		x.RemainingMs = r.u32("remaining ms")
+		x.BudgetMs = r.u32("budget ms")
+		x.RenewalsLeft = r.u16("renewals left")
+		x.Receipt = r.short("receipt")
+	}
 	return r.done()
 }
 

@@ -34,7 +34,13 @@ type RegisterRequest struct {
 	ConsumerID string // names the consumer; a later registration of it fences the earlier one
 	ClientInfo string
 	Nonce      [NonceBytes]byte // the retry of a lost answer carries the same nonce and gets the same session
-	Receipts   [][]byte         // to reclaim; anything but none answers UNSUPPORTED
+	// Previous is the session that this one comes after, which has ended; 0: none. Should another
+	// registration of the consumer id live by now, it is not fenced: the answer is SESSION_FENCED.
+	Previous uint64
+	// Receipts name leases of sessions that have ended. Those messages that nobody was granted since are leased
+	// to the new session, for ReclaimMs (0: the group's default).
+	Receipts  [][]byte
+	ReclaimMs uint32
 }
 
 // RegisterAnswer tells the session.
@@ -45,6 +51,23 @@ type RegisterAnswer struct {
 	TimeoutMs    uint32 // silence this long ends the session
 	GroupVersion uint64 // grows with every session that comes or goes
 	InvisibleMs  uint32 // the group's default
+	// MaxInvisibleMs is the most that a pop or a renewal may ask for.
+	MaxInvisibleMs uint32
+	Reclaimed      []Reclaimed // a result for each receipt presented, in order
+}
+
+// Reclaimed is what became of one receipt presented with REGISTER. With status OK the message is leased to the
+// new session, and Receipt, Token and what follows are those of the new lease.
+type Reclaimed struct {
+	Status       Status
+	Reason       Reason
+	Token        uint64 // with any other status the newest fencing token known; 0: unknown
+	AgoMs        uint64 // how long ago what Reason names happened; 0: unknown
+	Attempt      uint32
+	RemainingMs  uint32
+	RenewalsLeft uint16
+	BudgetMs     uint32
+	Receipt      []byte
 }
 
 // HeartbeatRequest keeps a session alive.

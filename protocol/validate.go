@@ -55,10 +55,7 @@ func (m *RegisterRequest) Validate() error {
 	if err := checkText("consumer id", m.ConsumerID, 1); err != nil {
 		return err
 	}
-	if len(m.Receipts) != 0 {
-		return unsupported("receipts with REGISTER")
-	}
-	return nil
+	return checkRange("reclaimed lease", uint64(m.ReclaimMs), MinInvisibleMs, MaxInvisibleMs)
 }
 
 func (m *SendRequest) Validate() error {

@@ -35,7 +35,10 @@ func TestValidateRegister(t *testing.T) {
 	wantValid(t, "register", &RegisterRequest{Group: "g", ConsumerID: "any bytes at all"})
 	wantRefusal(t, "no group", &RegisterRequest{ConsumerID: "c"}, Invalid, 0)
 	wantRefusal(t, "no consumer id", &RegisterRequest{Group: "g"}, Invalid, 0)
-	wantRefusal(t, "receipts", &RegisterRequest{Group: "g", ConsumerID: "c", Receipts: [][]byte{nil}}, Unsupported, 0)
+	wantValid(t, "a receipt of any kind: it is its own entry's matter", &RegisterRequest{Group: "g", ConsumerID: "c", Receipts: [][]byte{nil}})
+	wantValid(t, "reclaimed for 6 h", &RegisterRequest{Group: "g", ConsumerID: "c", ReclaimMs: MaxInvisibleMs})
+	wantRefusal(t, "reclaimed too long", &RegisterRequest{Group: "g", ConsumerID: "c", ReclaimMs: MaxInvisibleMs + 1}, Invalid, MaxInvisibleMs)
+	wantRefusal(t, "reclaimed too short", &RegisterRequest{Group: "g", ConsumerID: "c", ReclaimMs: MinInvisibleMs - 1}, Invalid, MinInvisibleMs)
 }
 
 func TestValidateSend(t *testing.T) {

@@ -200,8 +200,11 @@ func vectors() []vector {
 	return []vector{
 		request("HELLO", OpHello, &HelloRequest{MinVersion: 1, MaxVersion: 2, Features: 0x0102030405060708, Auth: []byte{0xde, 0xad}, ClientInfo: "shop/1.4"}),
 		answer("HELLO", OpHello, &HelloAnswer{Version: 1, Features: 0x10, BrokerID: "broker-a", Epoch: vectorEpoch, CreditBytes: 4 << 20, MaxFrameBytes: MaxFrameBytes, MaxBodyBytes: MaxBodyBytes}),
-		request("REGISTER", OpRegister, &RegisterRequest{Group: "billing", ConsumerID: "host-3:9921", ClientInfo: "shop/1.4", Nonce: [16]byte(countingBytes(0x10, 16)), Receipts: [][]byte{{1, 2, 3}, receipt[:5]}}).with(FlagCreate, 0),
-		answer("REGISTER", OpRegister, &RegisterAnswer{Session: session, Generation: 4, HeartbeatMs: 3000, TimeoutMs: 10_000, GroupVersion: 12, InvisibleMs: 30_000}),
+		request("REGISTER", OpRegister, &RegisterRequest{Group: "billing", ConsumerID: "host-3:9921", ClientInfo: "shop/1.4", Nonce: [16]byte(countingBytes(0x10, 16)), Previous: session - 3, ReclaimMs: 60_000, Receipts: [][]byte{{1, 2, 3}, receipt[:5]}}).with(FlagCreate, 0),
+		answer("REGISTER", OpRegister, &RegisterAnswer{Session: session, Generation: 4, HeartbeatMs: 3000, TimeoutMs: 10_000, GroupVersion: 12, InvisibleMs: 30_000, MaxInvisibleMs: 21_600_000, Reclaimed: []Reclaimed{
+			{Status: OK, Token: vectorEpoch<<32 | 12, Attempt: 3, RemainingMs: 60_000, RenewalsLeft: 3, BudgetMs: 64_800_000, Receipt: receipt},
+			{Status: Stale, Reason: ReasonRegranted, Token: vectorEpoch<<32 | 11, AgoMs: 4100},
+		}}),
 		request("HEARTBEAT", OpHeartbeat, &HeartbeatRequest{Session: session, GroupVersion: 12, Held: 2, ProgressMs: 1500, Timestamp: 0x1122334455667788}),
 		answer("HEARTBEAT", OpHeartbeat, &HeartbeatAnswer{GroupVersion: 13, LeasesLost: 1, Draining: true, Timestamp: 0x1122334455667788}),
 		request("UNREGISTER", OpUnregister, &UnregisterRequest{Session: session}),
