@@ -172,6 +172,9 @@ func (l *Loop) answer(o *op) {
 	if o.session != 0 {
 		l.speaksFor(c, o.session)
 	}
+	if o.code == protocol.OpRegister && o.status == protocol.OK {
+		l.finishRegister(o)
+	}
 	out := c.peer.Out()
 	at := len(out)
 	l.deliver(c, appendAnswer(out, o), at, parkedAnswer{gate: o.gate, request: o.request, size: o.size, code: o.code})

@@ -130,13 +130,18 @@ func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 	for i := range bad {
 		e.passRow(w, &bad[i])
 	}
-	w.result.rows = slices.DeleteFunc(w.result.rows, func(r popRow) bool {
+	w.result.drop(func(r *popRow) bool {
 		return slices.ContainsFunc(bad, func(b badRow) bool { return b.queue == r.queue && b.offset == r.offset })
 	})
 	w.gate = e.log.Appended()
 	e.settleDown(nil)
 	if len(w.result.rows) > 0 {
 		return false
+	}
+	if e.superseded(w) {
+		w.status, w.refusal = protocol.Superseded, protocol.ErrorBody{Message: "a later pop of the slot took its place"}
+		e.hand(w)
+		return true
 	}
 	nowMs := e.lease.fine(e.clock.Mono())
 	switch outcome := e.tryPop(w, nowMs); {
@@ -157,6 +162,23 @@ func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 		e.hand(w)
 	}
 	return true
+}
+
+// drop takes rows out.
+func (res *popResult) drop(out func(*popRow) bool) {
+	kept := 0
+	for i := range res.rows {
+		if out(&res.rows[i]) {
+			continue
+		}
+		res.rows[kept] = res.rows[i]
+		if len(res.terms) > 0 {
+			res.terms[kept] = res.terms[i]
+		}
+		kept++
+	}
+	res.rows = res.rows[:kept]
+	res.terms = res.terms[:min(kept, len(res.terms))]
 }
 
 // passRow ends the lease of one message that cannot be handed out, uncounted.
@@ -196,8 +218,8 @@ func (e *Engine) passRow(w *waiter, row *badRow) {
 func (e *Engine) takeBack(w *waiter) {
 	e.enter()
 	defer e.leave()
-	if e.failed.Load() || e.subRun[w.sub].id != w.subID {
-		return
+	if e.failed.Load() || e.subRun[w.sub].id != w.subID || w.sequence != 0 {
+		return // one with a number is asked for again, or given back by the next
 	}
 	if s, ok := e.fold.sessions.Session(w.session); !ok || s.Ended {
 		return
@@ -227,7 +249,8 @@ func (e *Engine) appendPop(dst []byte, w *waiter, read reader) (_ []byte, bad []
 		rows = nil
 	}
 	// The lease has run since it was given, if the bodies had to be waited for.
-	remainingMs := uint32(max(w.result.leaseMs-max(e.lease.fine(e.clock.Mono())-w.result.startMs, 0), 0))
+	nowMs := e.lease.fine(e.clock.Mono())
+	remainingMs := uint32(max(w.result.leaseMs-max(nowMs-w.result.startMs, 0), 0))
 	total := 0
 	for i := range rows {
 		total += codec.Padded(int(rows[i].size))
@@ -259,7 +282,12 @@ func (e *Engine) appendPop(dst []byte, w *waiter, read reader) (_ []byte, bad []
 		place := from
 		for i := first; i < first+n; i++ {
 			row := &rows[i]
-			if !e.putRow(dst[bodyAt:], i, w, row, dst[place:place+int(row.size)], uint32(place-recordsAt), remainingMs) {
+			terms := leaseTerms{renewals: w.result.renewals, budgetMs: w.result.budgetMs}
+			if len(w.result.terms) > 0 {
+				terms = w.result.terms[i]
+				remainingMs = uint32(max(terms.endMs-nowMs, 0))
+			}
+			if !e.putRow(dst[bodyAt:], i, w, row, dst[place:place+int(row.size)], uint32(place-recordsAt), remainingMs, &terms) {
 				bad = append(bad, *row)
 			}
 			place += codec.Padded(int(row.size))
@@ -305,7 +333,7 @@ func compact(b []byte, rows []popRow, start uint64) int {
 }
 
 // putRow checks a record and writes its row. It is false when the record is not the one that the index names.
-func (e *Engine) putRow(body []byte, i int, w *waiter, row *popRow, record []byte, offset, remainingMs uint32) bool {
+func (e *Engine) putRow(body []byte, i int, w *waiter, row *popRow, record []byte, offset, remainingMs uint32, terms *leaseTerms) bool {
 	if _, err := checkRecord(w, row, record); err != nil {
 		return false
 	}
@@ -318,9 +346,9 @@ func (e *Engine) putRow(body []byte, i int, w *waiter, row *popRow, record []byt
 	e.key.Append(receipt[:0], &r)
 	protocol.PutLeaseRow(body, i, &protocol.LeaseRow{
 		RecordOffset: offset, RecordLength: row.size, Token: w.result.token, Attempt: uint32(row.attempts),
-		RemainingMs: remainingMs, RenewalsLeft: w.result.renewals,
+		RemainingMs: remainingMs, RenewalsLeft: terms.renewals,
 		Failures: row.failures, Expiries: row.expiries, SessionLosses: row.losses,
-		BudgetMs: uint32(min(w.result.budgetMs, 1<<32-1)), Receipt: receipt,
+		BudgetMs: uint32(min(terms.budgetMs, 1<<32-1)), Receipt: receipt,
 	})
 	return true
 }

@@ -50,6 +50,7 @@ type consumer struct {
 	group   string
 	session uint64
 	live    bool
+	pops    [3]uint64 // newest sequence of the slots that are used
 }
 
 // fact is something that was acknowledged, and the log position below which its records lie.
@@ -187,6 +188,12 @@ func (h *history) stepPop() {
 	if h.rnd.IntN(5) == 0 {
 		req.AwaitMs = uint32(h.rnd.IntN(4000))
 	}
+	if h.rnd.IntN(2) == 0 { // with a number: mostly the next one, or one again
+		req.Slot = uint8(h.rnd.IntN(len(x.pops)))
+		req.Sequence = max(x.pops[req.Slot]+uint64(h.rnd.IntN(3))-1, 1)
+		req.PreviousLost = h.rnd.IntN(3) == 0
+		x.pops[req.Slot] = max(x.pops[req.Slot], req.Sequence)
+	}
 	id := h.c.start(protocol.OpPop, protocol.FlagCreate, req)
 	if req.AwaitMs > 0 { // it may wait; its answer is read later
 		h.parked = append(h.parked, parkedPop{id, x, topic})
@@ -223,6 +230,9 @@ func (h *history) took(x *consumer, topic string, a answer) {
 	if a.Status == protocol.SessionNotFound || a.Status == protocol.SessionFenced {
 		x.live = false
 		return
+	}
+	if a.Status == protocol.Superseded || a.Status == protocol.Invalid {
+		return // a number that was wrong, or that another pop has gone past
 	}
 	p := h.c.popped(a)
 	for i := range p.Rows {
@@ -294,8 +304,34 @@ func (h *history) stepChange() {
 
 func (h *history) stepRegister() {
 	group := h.groups[h.rnd.IntN(len(h.groups))]
-	s := h.c.register(group, fmt.Sprintf("c%d", h.rnd.IntN(4)))
-	h.consumers = append(h.consumers, &consumer{group, s.Session, true})
+	consumerID := fmt.Sprintf("c%d", h.rnd.IntN(4))
+	if h.rnd.IntN(2) == 0 {
+		s := h.c.register(group, consumerID)
+		h.consumers = append(h.consumers, &consumer{group: group, session: s.Session, live: true})
+		return
+	}
+	// One that comes back with receipts, of whomever.
+	r := &protocol.RegisterRequest{Group: group, ConsumerID: consumerID, ReclaimMs: uint32(10 + h.rnd.IntN(20_000))}
+	copy(r.Nonce[:], fmt.Sprintf("%d", h.next))
+	var of []held
+	for range h.rnd.IntN(40) {
+		if n := len(h.held); n > 0 {
+			x := h.held[n-1-h.rnd.IntN(min(n, 200))]
+			of = append(of, x)
+			r.Receipts = append(r.Receipts, x.receipt)
+		}
+	}
+	var a protocol.RegisterAnswer
+	h.c.ok(protocol.OpRegister, protocol.FlagCreate, r, &a)
+	h.consumers = append(h.consumers, &consumer{group: group, session: a.Session, live: true})
+	for i, x := range a.Reclaimed {
+		if x.Status == protocol.OK {
+			if end, ok := h.settled[group+"/"+of[i].topic+"/"+of[i].body]; ok && end <= h.e.Log().Committed() {
+				h.t.Fatalf("%s was settled by %s at %d and was reclaimed", of[i].body, group, end)
+			}
+			h.held = append(h.held, held{a.Session, of[i].topic, of[i].body, append([]byte(nil), x.Receipt...), 0})
+		}
+	}
 }
 
 func (h *history) stepUnregister() {

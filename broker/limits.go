@@ -54,6 +54,7 @@ const (
 	worstSessionID = 160 << 10 // a SESSION_END of 4,096 leases, 30 bytes each, and a start
 	perSettle      = 128       // an own record for each receipt at worst
 	perChange      = 160
+	perReclaim     = 128 // the same
 
 	// sectionEntries is how many entries one hold of the section handles.
 	sectionEntries = 1000

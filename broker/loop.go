@@ -78,6 +78,7 @@ type op struct {
 	tickets  []ticket
 	results  []protocol.SendResult
 	settled  []protocol.SettleResult
+	register protocol.RegisterAnswer
 	pop      *waiter
 
 	status protocol.Status
@@ -195,6 +196,7 @@ func (l *Loop) take(c *connState, h protocol.Header, size int) *op {
 	o.worst, o.session, o.gate, o.parked = worstSmall, 0, 0, false
 	o.status, o.why, o.body = protocol.OK, protocol.ErrorBody{}, o.body[:0]
 	o.admin, o.pop = nil, nil
+	o.messages, o.tickets = o.messages[:0], o.tickets[:0]
 	return o
 }
 
@@ -251,7 +253,9 @@ func worstOf(code protocol.Opcode, request []byte) int {
 		return body/protocol.ReceiptBytes*perSettle + worstSmall
 	case protocol.OpChangeInvisible:
 		return body/protocol.ReceiptBytes*perChange + worstSmall
-	case protocol.OpRegister, protocol.OpUnregister:
+	case protocol.OpRegister:
+		return worstSessionID + body/protocol.ReceiptBytes*perReclaim
+	case protocol.OpUnregister:
 		return worstSessionID
 	case protocol.OpCreateTopic, protocol.OpUpdateTopic, protocol.OpDeleteTopic,
 		protocol.OpCreateGroup, protocol.OpUpdateGroup, protocol.OpDeleteGroup:
@@ -396,6 +400,9 @@ func (l *Loop) decodeAdmin(o *op, b []byte) error {
 		return err
 	}
 	o.admin = r
+	if register, ok := r.(*protocol.RegisterRequest); ok {
+		l.prepareRegister(o, register)
+	}
 	if v, ok := r.(interface{ Validate() error }); ok && o.code != protocol.OpUpdateGroup {
 		return v.Validate()
 	}
@@ -414,7 +421,7 @@ func (l *Loop) preparePop(o *op) {
 		conn: o.conn, request: o.request, size: o.size, session: r.Session,
 		max: int(r.Max), maxBytes: maxBytes, awaitMs: int64(r.AwaitMs),
 		slot: r.Slot, lost: r.PreviousLost, sequence: r.Sequence,
-		result: popResult{rows: o.pop.result.rows[:0]},
+		result: popResult{rows: o.pop.result.rows[:0], terms: o.pop.result.terms[:0]},
 	}
 }
 

@@ -33,6 +33,14 @@ type popResult struct {
 	leased   uint64
 	waiting  uint64
 	rows     []popRow
+	terms    []leaseTerms // of each row, where they are not alike: of a repeated answer
+}
+
+// leaseTerms are what is left of one lease.
+type leaseTerms struct {
+	endMs    int64
+	budgetMs int64
+	renewals uint16
 }
 
 // popOutcome is how an attempt to serve a pop went.
@@ -128,8 +136,15 @@ func (e *Engine) openPop(o *op, w *waiter, r *protocol.PopRequest) bool {
 		w.status, w.refusal, w.gate = status, why, e.log.Appended()
 		return false
 	}
+	w.session, w.sessSlot, w.group = s.ID, s.Slot, s.Group
+	if expected, ok := e.numberPop(w); !ok {
+		return refuse(protocol.Invalid, expected, "the pop's sequence is neither the newest of its slot nor the next one")
+	}
 	if e.draining.Load() {
 		return refuse(protocol.Draining, 0, "the broker is stopping")
+	}
+	if w.repeats != 0 {
+		return e.openRepetition(w, r, refuse)
 	}
 	if !e.diskFor(worstPop, grantReserve) {
 		return refuse(protocol.StoreFull, 0, "no disk space for leases")
@@ -161,7 +176,6 @@ func (e *Engine) openPop(o *op, w *waiter, r *protocol.PopRequest) bool {
 	} else if sub, status, why = e.subscribe(g.ID, topicSlot, r); status != protocol.OK {
 		return refuse(status, why.Detail, why.Message)
 	}
-	w.session, w.sessSlot, w.group = s.ID, s.Slot, g.ID
 	w.sub, w.subID, w.topic = sub.Slot, sub.ID, topicID
 	return true
 }
@@ -209,6 +223,9 @@ func sameFilter(have []uint64, tags []string) bool {
 func (e *Engine) tryPop(w *waiter, nowMs int64) popOutcome {
 	if e.sessRun[w.sessSlot].id != w.session || e.subRun[w.sub].id != w.subID {
 		return popGone
+	}
+	if w.repeats != 0 {
+		return e.repeat(w, nowMs)
 	}
 	held := int(e.fold.leases.Held(w.sessSlot))
 	most := min(w.max, e.limits.LeasesPerSession-held)
@@ -390,11 +407,7 @@ func (p *plan) run(q uint16, kind codec.RunKind, offset uint64) {
 // grant appends and applies the GRANT record of the plan and fills the outcome of w.
 func (e *Engine) grant(w *waiter, p *plan, nowMs int64) {
 	table := e.fold.leases
-	epoch, number := table.Number()
-	if number == ^uint32(0)-1 {
-		e.newEpoch()
-		epoch, number = table.Number()
-	}
+	epoch, number := e.grantNumber()
 	g, _ := e.fold.sessions.GroupByID(w.group)
 	leaseMs := w.leaseMs
 	if g.Rules.MaxTotalMs > 0 {
@@ -402,7 +415,7 @@ func (e *Engine) grant(w *waiter, p *plan, nowMs int64) {
 	}
 	rec := &e.scratch.grant
 	*rec = codec.Grant{
-		Sub: w.subID, Number: number + 1, Session: w.session, DeadlineMs: nowMs + leaseMs,
+		Sub: w.subID, Number: number, Session: w.session, DeadlineMs: nowMs + leaseMs,
 		PopSequence: w.sequence, PopSlot: w.slot, Lost: w.lost, Runs: p.runs,
 	}
 	h := e.appendRecord(codec.TypeGrant, rec.Append(e.scratch.payload))
@@ -418,7 +431,7 @@ func (e *Engine) grant(w *waiter, p *plan, nowMs int64) {
 	sub := table.At(w.sub)
 	res.leased, res.waiting = sub.Leased, sub.Waiting
 	w.status = protocol.OK
-	if !p.again {
+	if !p.again && !w.wholly {
 		// A first grant may be told before its record is on disk: should it be lost, the receipt proves it.
 		w.gate = max(e.sessRun[w.sessSlot].gate, e.subRun[w.sub].gate, e.gates[w.group], e.epochGate)
 	} else {
@@ -438,4 +451,14 @@ func (e *Engine) grant(w *waiter, p *plan, nowMs int64) {
 			}
 		}
 	}
+}
+
+// grantNumber is the number of the next GRANT record, and its epoch.
+func (e *Engine) grantNumber() (epoch, number uint32) {
+	epoch, number = e.fold.leases.Number()
+	if number == ^uint32(0)-1 {
+		e.newEpoch()
+		epoch, number = e.fold.leases.Number()
+	}
+	return epoch, number + 1
 }

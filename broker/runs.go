@@ -34,6 +34,7 @@ type sessionRun struct {
 	id      uint64
 	gate    uint64 // end of the SESSION_START record
 	waiters []*waiter
+	seen    []uint64 // by pop slot: newest sequence that came since the start; see popid.go
 }
 
 // fit grows s so that i is a valid index.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/heartbeat"
 	"github.com/leasemq/leasemq/lease"
 	"github.com/leasemq/leasemq/protocol"
 )
@@ -25,12 +26,23 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 		}
 		g, _ = e.fold.sessions.GroupNamed(r.Group)
 	}
+	if r.ReclaimMs > g.Rules.MaxInvisibleMs {
+		o.refuse(protocol.Invalid, uint64(g.Rules.MaxInvisibleMs), "the reclaimed lease is over the group's limit")
+		return
+	}
 	if old, ok := e.fold.sessions.OfConsumer(g.ID, r.ConsumerID); ok {
-		if old.Nonce == r.Nonce {
+		switch {
+		case old.Nonce == r.Nonce:
 			if live, ok := e.fold.sessions.Live(old.ID); ok {
 				live.Refresh(e.lease.fine(e.clock.Mono()))
 			}
-			e.answerRegister(o, old.ID, old.Slot)
+			e.reclaim(o, &old, r.ReclaimMs)
+			e.answerRegister(o, &old)
+			return
+		case r.Previous != 0 && r.Previous != old.ID:
+			o.status, o.why = protocol.SessionFenced, protocol.ErrorBody{
+				Message: "another registration of the consumer id took over", Reason: protocol.ReasonSessionFenced,
+			}
 			return
 		}
 		e.endSession(old.ID, codec.EndFenced)
@@ -39,8 +51,15 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 		o.refuse(protocol.LimitExceeded, uint64(e.limits.Sessions), "sessions")
 		return
 	}
+	s := e.startSession(g.ID, r)
+	e.reclaim(o, &s, r.ReclaimMs)
+	e.answerRegister(o, &s)
+}
+
+// startSession begins a session.
+func (e *Engine) startSession(group uint32, r *protocol.RegisterRequest) heartbeat.Session {
 	rec := codec.SessionStart{
-		Session: e.fold.sessions.NextSessionID(e.fold.epoch), Group: g.ID, Nonce: r.Nonce,
+		Session: e.fold.sessions.NextSessionID(e.fold.epoch), Group: group, Nonce: r.Nonce,
 		ConsumerID: []byte(r.ConsumerID), ClientInfo: []byte(r.ClientInfo),
 	}
 	h := e.appendRecord(codec.TypeSessionStart, rec.Append(e.scratch.payload))
@@ -51,19 +70,18 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 	if live, ok := e.fold.sessions.Live(s.ID); ok {
 		live.Refresh(e.lease.fine(e.clock.Mono()))
 	}
-	e.answerRegister(o, s.ID, s.Slot)
+	return s
 }
 
-func (e *Engine) answerRegister(o *op, id uint64, slot uint32) {
-	s := e.fold.sessions.SessionAt(slot)
+// answerRegister tells a session. The receipts of what it has reclaimed are made outside of the section.
+func (e *Engine) answerRegister(o *op, s *heartbeat.Session) {
 	g, _ := e.fold.sessions.GroupByID(s.Group)
-	a := protocol.RegisterAnswer{
-		Session: id, Generation: id,
-		HeartbeatMs: s.HeartbeatMs, TimeoutMs: s.TimeoutMs,
-		GroupVersion: g.Version, InvisibleMs: g.Rules.InvisibleMs,
-	}
-	o.body = a.Append(o.body[:0])
-	o.session = id
+	a := &o.register
+	a.Session, a.Generation = s.ID, s.ID
+	a.HeartbeatMs, a.TimeoutMs = s.HeartbeatMs, s.TimeoutMs
+	a.GroupVersion = g.Version
+	a.InvisibleMs, a.MaxInvisibleMs = g.Rules.InvisibleMs, g.Rules.MaxInvisibleMs
+	o.session = s.ID
 }
 
 // endSession ends a live session: one record that releases everything it holds. Whoever waits for what

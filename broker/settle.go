@@ -76,15 +76,19 @@ func (e *Engine) checkTicket(t *ticket, s *heartbeat.Session) (res protocol.Sett
 		return res, false
 	}
 	of, ok := e.fold.sessions.Session(r.Session)
-	switch {
-	case ok && !of.Ended:
+	if ok && !of.Ended {
 		return protocol.SettleResult{Status: protocol.InvalidReceipt}, true
-	case ok:
-		return protocol.SettleResult{
-			Status: protocol.Stale, Reason: endReason(of.Cause), AgoMs: uint64(max(e.lease.now()-of.EndedMs, 0)),
-		}, true
 	}
-	return protocol.SettleResult{Status: protocol.Stale, Reason: protocol.ReasonSessionExpired}, true
+	v := lease.Verdict{Status: protocol.Stale, Reason: protocol.ReasonSessionExpired}
+	if ok {
+		v.Reason, v.AtMs = endReason(of.Cause), of.EndedMs
+	}
+	var settled bool
+	var sinceMs int64
+	if settled, v.Token, sinceMs = e.fold.leases.Newest(r); settled {
+		v.Status, v.Reason, v.AtMs = protocol.AlreadySettled, protocol.ReasonSettled, sinceMs
+	}
+	return e.result(&v), true
 }
 
 func (e *Engine) result(v *lease.Verdict) protocol.SettleResult {

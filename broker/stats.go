@@ -12,6 +12,7 @@ type counters struct {
 	sent, popped, redelivered, acked, lateAcks, staleAcks, duplicates atomic.Uint64
 	renewals, releases, staleChanges, expired, unreadable             atomic.Uint64
 	heartbeats, sessionsEnded, indexHoles                             atomic.Uint64
+	popsRepeated, popsGivenBack, reclaimed                            atomic.Uint64
 }
 
 // statsCall answers STATS.
@@ -33,6 +34,9 @@ func (e *Engine) statsCall(o *op) {
 	add("messages_unreadable", s.unreadable.Load())
 	add("index_holes", s.indexHoles.Load())
 	add("heartbeats", s.heartbeats.Load())
+	add("pops_repeated", s.popsRepeated.Load())
+	add("leases_given_back_unseen", s.popsGivenBack.Load())
+	add("leases_reclaimed", s.reclaimed.Load())
 	add("sessions_ended", s.sessionsEnded.Load())
 	var leased, waiting uint64
 	for _, slot := range e.fold.leases.Subs() {

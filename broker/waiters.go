@@ -25,6 +25,8 @@ type waiter struct {
 	slot     uint8
 	lost     bool
 	sequence uint64
+	repeats  uint64 // token of the answer that it asks for again; 0: it is a new pop
+	wholly   bool   // its answer depends on everything, whatever it is given
 
 	id         uint32 // in the table while parked; 0: not parked
 	prev, next *waiter
@@ -174,7 +176,9 @@ func (e *Engine) serve(limit int) (more bool) {
 				e.unpark(w)
 				e.hand(w)
 			case popNothing:
-				next = nil
+				if w.repeats == 0 {
+					next = nil
+				}
 			case popMore:
 				e.markDirty(slot)
 				return true

@@ -143,6 +143,7 @@ func vectors() []vector {
 				{Kind: RunAgain, Count: 1, Offset: 2},
 				{Kind: RunSkipped, Count: 3, Offset: 4},
 				{Kind: RunKnown, Count: 5, Offset: 6},
+				{Kind: RunReclaimed, Count: 7, Offset: 8},
 			},
 		}),
 		stateVector("SETTLE", &Settle{Sub: 0x01020304, Session: 0x1112131415161718, Runs: []SettleRun{

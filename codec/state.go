@@ -145,7 +145,13 @@ const (
 	RunAgain   RunKind = 1 // grants of messages that came back
 	RunSkipped RunKind = 2 // the filter says no; the cursor passes them
 	RunKnown   RunKind = 3 // in the table already, by a receipt of a grant lost in a crash; the cursor passes them
+
+	// RunReclaimed grants messages back to who held them in a session that has ended, wait or no wait.
+	RunReclaimed RunKind = 4
 )
+
+// Passes tells whether the cursor passes the offsets of the run, so that it must begin at the cursor.
+func (k RunKind) Passes() bool { return k == RunNew || k == RunSkipped || k == RunKnown }
 
 // GrantRun is Count offsets of one queue from Offset on.
 type GrantRun struct {

@@ -105,7 +105,7 @@ func (t *Table) Grant(r *codec.Grant, epoch uint32, stampMs int64, holder uint32
 	for int(holder) >= len(t.holders) {
 		t.holders = append(t.holders, list{})
 	}
-	g := granting{uint64(epoch)<<32 | uint64(r.Number), r.DeadlineMs, stampMs, holder}
+	g := granting{uint64(epoch)<<32 | uint64(r.Number), r.DeadlineMs, stampMs, holder, 0}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		if int(run.Queue) >= len(t.queues[slot]) {
@@ -113,6 +113,9 @@ func (t *Table) Grant(r *codec.Grant, epoch uint32, stampMs int64, holder uint32
 			continue
 		}
 		t.grantRun(&g, t.queues[slot][run.Queue], run)
+	}
+	if g.lent > 0 && r.PopSequence > 0 {
+		t.mark(holder, r.PopSlot, PopMark{r.PopSequence, g.token, r.Sub})
 	}
 }
 
@@ -122,11 +125,12 @@ type granting struct {
 	deadline int64
 	stampMs  int64
 	holder   uint32
+	lent     int // leases made so far
 }
 
 func (t *Table) grantRun(g *granting, ci uint32, run *codec.GrantRun) {
 	c := t.cursors.Mut(ci)
-	if run.Kind != codec.RunAgain && run.Offset != c.next {
+	if run.Kind.Passes() && run.Offset != c.next {
 		t.violate("run of kind %d at %d, the cursor is at %d", run.Kind, run.Offset, c.next)
 		return
 	}
@@ -160,9 +164,35 @@ func (t *Table) grantRun(g *granting, ci uint32, run *codec.GrantRun) {
 			t.leaveWaiting(c, i)
 			t.lend(g, c, i)
 		}
+	case codec.RunReclaimed:
+		for offset := run.Offset; offset < run.Offset+uint64(run.Count); offset++ {
+			t.reclaim(g, ci, c, offset)
+		}
 	default:
 		t.violate("run of kind %d", run.Kind)
 	}
+}
+
+// reclaim gives a message back to who held it: one that waits, or one of which the table knows nothing since
+// a crash took its only grant.
+func (t *Table) reclaim(g *granting, ci uint32, c *cursor, offset uint64) {
+	i := t.index.get(ci, &c.tree, offset)
+	switch {
+	case i == 0 && offset < c.next:
+		t.violate("reclaim of offset %d, which is settled", offset)
+		return
+	case i == 0:
+		i = t.entries.Alloc()
+		*t.entries.Mut(i) = entry{offset: offset, cursor: ci}
+		t.index.set(ci, &c.tree, offset, i)
+		c.ahead++
+	case t.entries.At(i).state != waiting:
+		t.violate("reclaim of offset %d: state %d", offset, t.entries.At(i).state)
+		return
+	default:
+		t.leaveWaiting(c, i)
+	}
+	t.lend(g, c, i)
 }
 
 // anyKnown tells whether a run has an offset whose entry is ahead of the cursor.
@@ -199,6 +229,7 @@ func (t *Table) lend(g *granting, c *cursor, i uint32) {
 	bump16(&e.attempts)
 	t.push(&t.holders[g.holder], i)
 	t.wheel.Schedule(i, g.deadline)
+	g.lent++
 	c.leased++
 	t.subs.Mut(c.sub).leased++
 }
@@ -395,7 +426,7 @@ func (e *entry) fits(x *codec.ChangeEntry) bool {
 	default:
 		return false
 	}
-	return x.Ordinal == uint32(e.ordinal)+1 && x.Ordinal <= maxOrdinal
+	return x.Ordinal == uint32(e.ordinal)+1 && x.Ordinal <= MaxOrdinal
 }
 
 // Expire applies an EXPIRE record.
@@ -440,6 +471,7 @@ func (t *Table) EndSession(releases []codec.ReleaseEntry, stampMs int64, holder 
 		}
 		t.giveBack(c, i, x.AtMs, stampMs, endedSession)
 	}
+	t.unmark(holder)
 	if n := t.Held(holder); n != 0 {
 		t.violate("an ended session holds %d leases still", n)
 	}

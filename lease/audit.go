@@ -49,6 +49,12 @@ func (t *Table) Hash() uint64 {
 			put(uint64(t.cursors.At(e.cursor).queue), e.offset)
 		}
 	}
+	for holder, i := range t.marked {
+		for ; i != 0; i = t.marks.At(i).next {
+			m := t.marks.At(i)
+			put(uint64(holder), uint64(m.slot), m.Sequence, m.Token, uint64(m.Sub))
+		}
+	}
 	return h.Sum64()
 }
 
@@ -85,7 +91,28 @@ func (t *Table) Audit() error {
 	if total != t.entries.Len() || done != t.done {
 		return fmt.Errorf("%d entries are indexed, %d live; %d settled, %d counted", total, t.entries.Len(), done, t.done)
 	}
+	if err := t.auditMarks(); err != nil {
+		return err
+	}
 	return t.auditHolders(held)
+}
+
+func (t *Table) auditMarks() error {
+	n := 0
+	for holder, i := range t.marked {
+		for last := -1; i != 0; i = t.marks.At(i).next {
+			m := t.marks.At(i)
+			if int(m.slot) <= last || m.Sequence == 0 || m.Token == 0 {
+				return fmt.Errorf("pop slot %d of session slot %d, behind %d: sequence %d, token %d", m.slot, holder, last, m.Sequence, m.Token)
+			}
+			last = int(m.slot)
+			n++
+		}
+	}
+	if n != t.marks.Len() {
+		return fmt.Errorf("%d pop slots are listed, %d live", n, t.marks.Len())
+	}
+	return nil
 }
 
 // auditCursor counts the entries of a cursor, and those among them that are memory.

@@ -110,16 +110,16 @@ func TestLastOrdinal(t *testing.T) {
 	s, worker, r := leaseOfOne(t)
 	for _, table := range []*Table{s.table, s.shadow} {
 		i, _ := table.lookup(s.slot(), 0, 0)
-		table.entries.Mut(i).ordinal = maxOrdinal - 1
+		table.entries.Mut(i).ordinal = MaxOrdinal - 1
 	}
 	shorter := func(n uint32) Changed { return s.change(worker, r, Change{Ordinal: n, InvisibleMs: second}) }
-	if c := shorter(maxOrdinal); !c.Apply {
+	if c := shorter(MaxOrdinal); !c.Apply {
 		t.Fatalf("%+v", c)
 	}
-	s.expectOK("the last again", shorter(maxOrdinal).Verdict)
-	s.expect("one more", shorter(maxOrdinal+1).Verdict, protocol.Stale, protocol.ReasonOrdinal)
+	s.expectOK("the last again", shorter(MaxOrdinal).Verdict)
+	s.expect("one more", shorter(MaxOrdinal+1).Verdict, protocol.Stale, protocol.ReasonOrdinal)
 	s.refuse("one more", &codec.Change{Sub: 1, Session: worker.id, Entries: []codec.ChangeEntry{
-		{Kind: codec.ChangeReleased, Ordinal: maxOrdinal + 1, Token: r.Token},
+		{Kind: codec.ChangeReleased, Ordinal: MaxOrdinal + 1, Token: r.Token},
 	}}, worker)
 }
 

@@ -82,6 +82,51 @@ func (t *Table) checkAckWithout(slot uint32, r *Receipt) Verdict {
 	return Verdict{Status: protocol.OK, Token: r.Token}
 }
 
+// CheckReclaim decides whether the session in the slot holder may have the message of r again, whose session has
+// ended: if nobody was granted it since. Lost: it is granted although the table knows less of it than r does. With OK
+// and no Apply the session has it already.
+func (t *Table) CheckReclaim(r *Receipt, holder uint32) Verdict {
+	slot, ok := t.slotOf(r)
+	if !ok {
+		return refuse(protocol.Stale, protocol.ReasonReset, 0, 0)
+	}
+	e := t.find(slot, r.Queue, r.Offset)
+	if e == nil {
+		v := t.checkAckWithout(slot, r)
+		if v.Status == protocol.OK && !v.Lost { // settled by this very receipt
+			v = refuse(protocol.AlreadySettled, protocol.ReasonSettled, r.Token, 0)
+		}
+		return v
+	}
+	lost := r.Token > e.token && t.lostGrant(r)
+	switch {
+	case e.state == settled:
+		return refuse(protocol.AlreadySettled, protocol.ReasonSettled, e.token, e.sinceMs)
+	case e.state == leased && e.holder == holder:
+		return Verdict{Status: protocol.OK, Token: e.token}
+	case e.state == leased, !lost && r.Token != e.token:
+		return refuse(protocol.Stale, protocol.ReasonRegranted, e.token, e.sinceMs)
+	case !lost && e.ending == endedReleased:
+		return refuse(protocol.Stale, protocol.ReasonReleased, e.token, e.sinceMs)
+	}
+	return Verdict{Status: protocol.OK, Apply: true, Lost: lost}
+}
+
+// Newest is what is known of the message of r, whose session has ended: whether it is settled, and the newest token.
+func (t *Table) Newest(r *Receipt) (isSettled bool, token uint64, sinceMs int64) {
+	slot, ok := t.slotOf(r)
+	if !ok {
+		return false, 0, 0
+	}
+	switch e := t.find(slot, r.Queue, r.Offset); {
+	case e != nil:
+		return e.state == settled && e.ending != endedUnreadable, e.token, e.sinceMs
+	case r.Offset < t.cursors.At(t.queues[slot][r.Queue]).next && t.alive(r):
+		return true, 0, 0
+	}
+	return false, 0, 0
+}
+
 // Change is what a CHANGE_INVISIBLE asks of one lease, its values checked.
 type Change struct {
 	Ordinal     uint32
@@ -99,8 +144,8 @@ type Changed struct {
 	BudgetMs     int64
 }
 
-// maxOrdinal is the most changes of one grant; the entry keeps 16 bits.
-const maxOrdinal = 1<<16 - 1
+// MaxOrdinal is the most changes of one grant; the entry keeps 16 bits.
+const MaxOrdinal = 1<<16 - 1
 
 // CheckChange decides a change by the receipt r, whose session the caller has found live and the
 // caller's. nowMs is the lease clock read as finely as it can be, so that no lease is cut short by the
@@ -150,7 +195,7 @@ func decideChange(r *Receipt, e *entry, x Change, rules *codec.Rules, nowMs int6
 	endMs := e.atMs
 	switch {
 	case x.Ordinal > 0 && x.Ordinal <= uint32(e.ordinal): // the repetition of one already done
-	case x.Ordinal != uint32(e.ordinal)+1 || x.Ordinal > maxOrdinal:
+	case x.Ordinal != uint32(e.ordinal)+1 || x.Ordinal > MaxOrdinal:
 		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonOrdinal, e.token, 0)}
 	default:
 		c.Apply = true

@@ -104,7 +104,7 @@ func (t *Table) lendLost(ci uint32, c *cursor, x *codec.ChangeEntry, stampMs int
 	for int(holder) >= len(t.holders) {
 		t.holders = append(t.holders, list{})
 	}
-	t.lend(&granting{x.Token, stampMs, stampMs, holder}, c, i)
+	t.lend(&granting{x.Token, stampMs, stampMs, holder, 0}, c, i)
 	t.entries.Mut(i).ordinal = ordinal
 	return true
 }

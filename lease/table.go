@@ -12,6 +12,7 @@
 //  3. A leased entry is on its holder's list exactly once and has a timer no later than its end; a waiting
 //     one has a timer, or is on the cursor's ready list once its time has come.
 //  4. The token of an entry only grows.
+//  5. Only live sessions have pop marks (popid.go), one a slot.
 //
 // Memory follows the number of messages in flight, not the distance between oldest and newest: 64 bytes
 // an entry, 24 its timer, 4 to 5 its index.
@@ -84,6 +85,8 @@ type Table struct {
 	index   radix
 	epochs  []epochSpan
 	nextSub uint32
+	marks   *slab.Slab[popMark]
+	marked  []uint32 // by session slot: its first mark
 
 	// Derived.
 	wheel   *timingwheel.Wheel
@@ -107,6 +110,7 @@ func New() *Table {
 		subs:    slab.New[sub](),
 		cursors: slab.New[cursor](),
 		entries: slab.New[entry](),
+		marks:   slab.New[popMark](),
 		index:   newRadix(),
 		nextSub: 1,
 		wheel:   timingwheel.New(0),
@@ -224,7 +228,11 @@ func (t *Table) Granted(slot uint32, queue uint16, offset uint64) (g Granted, ok
 	if e == nil || e.state != leased {
 		return g, false
 	}
-	return Granted{e.token, e.attempts, e.renewals, e.ordinal, e.failures, e.expiries, e.losses, e.atMs, e.sinceMs}, true
+	return e.granted(), true
+}
+
+func (e *entry) granted() Granted {
+	return Granted{e.token, e.attempts, e.renewals, e.ordinal, e.failures, e.expiries, e.losses, e.atMs, e.sinceMs}
 }
 
 func (t *Table) find(slot uint32, queue uint16, offset uint64) *entry {
