@@ -404,32 +404,32 @@ func (h *history) crash() {
 }
 
 // cut zeroes the log from a position on.
-func (h *history) cut(end uint64) {
-	files, err := filepath.Glob(filepath.Join(h.o.Dir, "log", "*.log"))
+func (r *rig) cut(end uint64) {
+	files, err := filepath.Glob(filepath.Join(r.o.Dir, "log", "*.log"))
 	if err != nil || len(files) == 0 {
-		h.t.Fatalf("no log files: %v", err)
+		r.t.Fatalf("no log files: %v", err)
 	}
 	slices.Sort(files)
 	for _, name := range files {
 		var base uint64
 		if _, err := fmt.Sscanf(filepath.Base(name), "%d.log", &base); err != nil {
-			h.t.Fatal(err)
+			r.t.Fatal(err)
 		}
 		st, err := os.Stat(name)
 		if err != nil {
-			h.t.Fatal(err)
+			r.t.Fatal(err)
 		}
 		if from := int64(end) - int64(base); from < st.Size() {
 			from = max(from, 64) // the header of the file stays
 			f, err := os.OpenFile(name, os.O_WRONLY, 0)
 			if err != nil {
-				h.t.Fatal(err)
+				r.t.Fatal(err)
 			}
 			if _, err := f.WriteAt(make([]byte, st.Size()-from), from); err != nil {
-				h.t.Fatal(err)
+				r.t.Fatal(err)
 			}
 			if err := f.Close(); err != nil {
-				h.t.Fatal(err)
+				r.t.Fatal(err)
 			}
 		}
 	}

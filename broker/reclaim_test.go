@@ -239,3 +239,57 @@ func TestReceiptsOfAnEndedSession(t *testing.T) {
 		t.Errorf("settled since: %+v", res)
 	}
 }
+
+// A crash takes the grants from the log while their receipts are out, and the session ends before it comes back.
+func TestReclaimOfALostGrant(t *testing.T) {
+	r := newRig(t, nil)
+	c := r.dial()
+	s := c.registered(registration("worker", 1))
+	c.pop(popRequest(s.Session, "jobs", 1)) // makes the subscription
+	c.sendBodies("jobs", "a", "b", "c")
+	r.commit()
+	end := r.e.Log().Appended()
+	held := receipts(ptr(c.pop(popRequest(s.Session, "jobs", 3))))
+	if len(held) != 3 {
+		t.Fatalf("popped %d", len(held))
+	}
+	r.commit()
+	r.e.Abort()
+	r.cut(end)
+	r.open()
+	c = r.dial()
+	for range 14 {
+		r.advance(time.Second)
+	}
+	other := c.register("g", "other")
+	taken := c.pop(popRequest(other.Session, "jobs", 1)) // one of them is granted to somebody else meanwhile
+	back := c.registered(registration("worker", 2, held...))
+	var mine [][]byte
+	for i, x := range back.Reclaimed {
+		switch {
+		case x.Status == protocol.OK:
+			mine = append(mine, x.Receipt)
+		case x.Status != protocol.Stale || x.Reason != protocol.ReasonRegranted || x.Token != taken.Rows[0].Token:
+			t.Errorf("receipt %d: %+v", i, x)
+		}
+	}
+	if len(mine) != 2 {
+		t.Fatalf("reclaimed %d", len(mine))
+	}
+	c.sendBodies("jobs", "d")
+	if p := c.pop(popRequest(other.Session, "jobs", 5)); len(p.Rows) != 1 || c.bodyOf(&p, 0) != "d" {
+		t.Errorf("the other one got %d", len(p.Rows))
+	}
+	for range 2 {
+		for i, x := range c.ack(back.Session, mine...) {
+			if x.Status != protocol.OK {
+				t.Errorf("ack of %d: %+v", i, x)
+			}
+		}
+	}
+	for i, x := range c.ack(back.Session, held...) {
+		if x.Status == protocol.OK {
+			t.Errorf("ack of %d by the lost receipt: %+v", i, x)
+		}
+	}
+}
