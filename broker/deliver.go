@@ -192,7 +192,7 @@ func (e *Engine) passRow(w *waiter, row *badRow) {
 		e.stats.indexHoles.Add(1)
 		rec := &e.scratch.change
 		*rec = codec.Change{Sub: w.subID, Session: w.session, Entries: append(rec.Entries[:0], codec.ChangeEntry{
-			Queue: row.queue, Kind: codec.ChangePostponed, Ordinal: uint32(got.Ordinal) + 1,
+			Queue: row.queue, Kind: codec.ChangeTaken,
 			Offset: row.offset, Token: got.Token, AtMs: e.lease.now() + misplacedWaitMs,
 		})}
 		e.flushChange(rec)
@@ -230,7 +230,7 @@ func (e *Engine) takeBack(w *waiter) {
 		got, ok := e.fold.leases.Granted(w.sub, row.queue, row.offset)
 		if ok && got.Token == w.result.token {
 			rec.Entries = append(rec.Entries, codec.ChangeEntry{
-				Queue: row.queue, Kind: codec.ChangeReleased, Ordinal: uint32(got.Ordinal) + 1, Offset: row.offset, Token: w.result.token,
+				Queue: row.queue, Kind: codec.ChangeTaken, Offset: row.offset, Token: w.result.token,
 			})
 		}
 	}

@@ -130,6 +130,7 @@ type scratch struct {
 	expire   codec.Expire
 	end      codec.SessionEnd
 	silent   []uint64
+	holders  []uint64
 }
 
 // Open recovers the data directory and starts the engine.

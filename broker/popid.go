@@ -68,13 +68,8 @@ func (e *Engine) superseded(w *waiter) bool {
 func (e *Engine) giveBackLost(w *waiter, mark lease.PopMark) {
 	rec := &e.scratch.change
 	*rec = codec.Change{Sub: mark.Sub, Session: w.session, Entries: rec.Entries[:0]}
-	e.fold.leases.EachOf(w.sessSlot, mark.Token, func(queue uint16, offset uint64, g lease.Granted) {
-		if g.Ordinal == lease.MaxOrdinal {
-			return // it was changed as often as can be, so its holder knows of it
-		}
-		rec.Entries = append(rec.Entries, codec.ChangeEntry{
-			Queue: queue, Kind: codec.ChangeReleased, Ordinal: uint32(g.Ordinal) + 1, Offset: offset, Token: mark.Token,
-		})
+	e.fold.leases.EachOf(w.sessSlot, mark.Token, func(queue uint16, offset uint64, _ lease.Granted) {
+		rec.Entries = append(rec.Entries, codec.ChangeEntry{Queue: queue, Kind: codec.ChangeTaken, Offset: offset, Token: mark.Token})
 	})
 	if len(rec.Entries) > 0 {
 		e.stats.popsGivenBack.Add(uint64(len(rec.Entries)))

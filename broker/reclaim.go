@@ -36,13 +36,16 @@ func (e *Engine) reclaim(o *op, s *heartbeat.Session, ms uint32) {
 		res, done := e.checkFormer(&o.tickets[i], s)
 		if !done {
 			at := place{r.Queue, r.Offset}
-			if _, twice := pending[at]; twice || rec.Sub != r.Sub {
+			if rec.Sub != r.Sub {
 				e.flushReclaim(&rec, s)
 				rec.Sub = r.Sub
 				clear(pending)
 			}
 			v := e.fold.leases.CheckReclaim(r, s.Slot)
+			_, twice := pending[at]
 			switch {
+			case twice && v.Reason != protocol.ReasonReset:
+				v = lease.Verdict{Status: protocol.OK}
 			case !v.Apply:
 			case int(e.fold.leases.Held(s.Slot))+len(rec.Runs) >= e.limits.LeasesPerSession:
 				v = lease.Verdict{Status: protocol.LimitExceeded}

@@ -111,12 +111,12 @@ func (e *Engine) ack(o *op) {
 	o.settled = o.settled[:0]
 	for i := range o.tickets {
 		t := &o.tickets[i]
+		if t.good && (rec.Sub != t.receipt.Sub || pendingSettle(rec.Runs, t.receipt.Queue, t.receipt.Offset)) {
+			e.flushSettle(rec) // before anything is said of the message
+			rec.Sub = t.receipt.Sub
+		}
 		res, done := e.checkTicket(t, &s)
 		if !done {
-			if rec.Sub != t.receipt.Sub || pendingSettle(rec.Runs, t.receipt.Queue, t.receipt.Offset) {
-				e.flushSettle(rec)
-				rec.Sub = t.receipt.Sub
-			}
 			v := e.fold.leases.CheckAck(&t.receipt)
 			if v.Apply {
 				addSettle(rec, &t.receipt, v.Lost)
@@ -220,6 +220,10 @@ func (e *Engine) change(o *op) {
 	o.settled = o.settled[:0]
 	for i := range o.tickets {
 		t, x := &o.tickets[i], &o.changeRequest.Entries[i]
+		if t.good && (rec.Sub != t.receipt.Sub || pendingChange(rec.Entries, t.receipt.Queue, t.receipt.Offset)) {
+			e.flushChange(rec)
+			rec.Sub = t.receipt.Sub
+		}
 		res, done := e.checkTicket(t, &s)
 		switch {
 		case done:
@@ -228,22 +232,20 @@ func (e *Engine) change(o *op) {
 		case int64(x.InvisibleMs) > int64(g.Rules.MaxInvisibleMs):
 			res.Status, res.BudgetMs = protocol.Invalid, g.Rules.MaxInvisibleMs
 		default:
-			if rec.Sub != t.receipt.Sub || pendingChange(rec.Entries, t.receipt.Queue, t.receipt.Offset) {
-				e.flushChange(rec)
-				rec.Sub = t.receipt.Sub
-			}
 			c := e.fold.leases.CheckChange(&t.receipt, lease.Change{
 				Ordinal: x.Ordinal, Cause: x.Cause, InvisibleMs: int64(x.InvisibleMs),
 			}, g.Rules, nowMs, e.rnd)
-			if c.Apply && c.Lost && c.Entry.Kind <= codec.ChangeShortened &&
-				int(e.fold.leases.Held(s.Slot))+len(rec.Entries) >= e.limits.LeasesPerSession {
-				c.Apply, c.Status = false, protocol.LimitExceeded
-			}
-			if c.Apply && c.Entry.Kind == codec.ChangeRenewed && !e.diskFor(perChange, grantReserve) {
-				c.Apply, c.Status = false, protocol.StoreFull
-			}
-			if c.Apply {
+			switch lends := c.Lost && c.Entry.Kind <= codec.ChangeShortened; {
+			case !c.Apply:
+			case lends && int(e.fold.leases.Held(s.Slot)) >= e.limits.LeasesPerSession:
+				c = lease.Changed{Verdict: lease.Verdict{Status: protocol.LimitExceeded, Token: c.Token}}
+			case c.Entry.Kind == codec.ChangeRenewed && !e.diskFor(perChange, grantReserve):
+				c = lease.Changed{Verdict: lease.Verdict{Status: protocol.StoreFull, Token: c.Token}}
+			default:
 				rec.Entries = append(rec.Entries, c.Entry)
+				if lends {
+					e.flushChange(rec) // so that the leases of the session are what they are
+				}
 			}
 			res = e.result(&c.Verdict)
 			res.RenewalsLeft = c.RenewalsLeft

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,17 +162,22 @@ func (e *Engine) expireLeases(nowMs int64) (more bool) {
 		return more
 	}
 	h := e.appendRecord(codec.TypeExpire, rec.Append(e.scratch.payload))
+	holders := e.scratch.holders[:0] // session of each lease, which only the lease knows
 	for i := range rec.Entries {
 		x := &rec.Entries[i]
+		session := uint64(0)
 		if holder, ok := e.fold.leases.Holder(x.Sub, x.Queue, x.Offset); ok {
-			if live, ok := e.fold.sessions.Live(e.fold.sessions.SessionAt(holder).ID); ok {
+			session = e.fold.sessions.SessionAt(holder).ID
+			if live, ok := e.fold.sessions.Live(session); ok {
 				live.AddLost()
 			}
 		}
+		holders = append(holders, session)
 	}
+	e.scratch.holders = holders
 	e.fold.leases.Expire(rec, h.LeaseMs)
 	for i := range rec.Entries {
-		e.freed(rec.Entries[i].Sub, rec.Entries[i].Queue, 0)
+		e.freed(rec.Entries[i].Sub, rec.Entries[i].Queue, holders[i])
 	}
 	e.stats.expired.Add(uint64(len(rec.Entries)))
 	return more
@@ -197,7 +204,8 @@ func (e *Engine) watchSessions(nowMs int64) (more bool) {
 		}
 	}
 	ended := 0
-	for id, since := range e.suspects {
+	for _, id := range slices.Sorted(maps.Keys(e.suspects)) { // in order: what a seed gives is always the same
+		since := e.suspects[id]
 		live, ok := e.fold.sessions.Live(id)
 		if !ok {
 			delete(e.suspects, id)

@@ -152,7 +152,7 @@ func vectors() []vector {
 		}}),
 		stateVector("CHANGE", &Change{Sub: 0x01020304, Session: 0x1112131415161718, Entries: []ChangeEntry{
 			{Queue: 0x2122, Kind: ChangeRenewed, Lost: true, Ordinal: 0x31323334, Offset: 0x4142434445464748, Token: 0x5152535455565758, AtMs: 0x6162636465666768},
-			{Kind: ChangeShortened, Ordinal: 1}, {Kind: ChangeReleased, Ordinal: 2}, {Kind: ChangeFailed, Ordinal: 3}, {Kind: ChangePostponed, Ordinal: 4},
+			{Kind: ChangeShortened, Ordinal: 1}, {Kind: ChangeReleased, Ordinal: 2}, {Kind: ChangeFailed, Ordinal: 3}, {Kind: ChangePostponed, Ordinal: 4}, {Kind: ChangeTaken},
 		}}),
 		stateVector("EXPIRE", &Expire{Entries: release}),
 		stateVector("UNREADABLE", &Unreadable{Sub: 0x01020304, Queue: 0x0506, Offset: 0x0708090a0b0c0d0e, Token: 0x1112131415161718}),

@@ -254,6 +254,8 @@ const (
 	ChangeReleased  ChangeKind = 2 // given back, visible at AtMs; counts nowhere
 	ChangeFailed    ChangeKind = 3 // given back as failed
 	ChangePostponed ChangeKind = 4 // given back, not now
+	// ChangeTaken is the broker's own: it takes a lease back of which the holder has not heard. It has no ordinal.
+	ChangeTaken ChangeKind = 5
 )
 
 // ChangeEntry is one lease that was changed. AtMs is its new end, or when the message is visible again.

@@ -395,6 +395,10 @@ func (t *Table) change(ci uint32, x *codec.ChangeEntry, stampMs int64, holder ui
 		t.violate("change %d of kind %d of offset %d to %d: %d changes, ends at %d", x.Ordinal, x.Kind, x.Offset, x.AtMs, e.ordinal, e.atMs)
 		return
 	}
+	if x.Kind == codec.ChangeTaken {
+		t.giveBack(c, i, x.AtMs, stampMs, endedTaken)
+		return
+	}
 	e.ordinal = uint16(x.Ordinal)
 	switch x.Kind {
 	case codec.ChangeRenewed:
@@ -423,6 +427,8 @@ func (e *entry) fits(x *codec.ChangeEntry) bool {
 			return false
 		}
 	case codec.ChangeReleased, codec.ChangeFailed, codec.ChangePostponed:
+	case codec.ChangeTaken:
+		return x.Ordinal == 0 && !x.Lost
 	default:
 		return false
 	}

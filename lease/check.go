@@ -39,6 +39,9 @@ func (t *Table) CheckAck(r *Receipt) Verdict {
 	if !ok {
 		return refuse(protocol.Stale, protocol.ReasonReset, 0, 0)
 	}
+	if !t.alive(r) {
+		return refuse(protocol.Stale, protocol.ReasonReset, 0, 0)
+	}
 	e := t.find(slot, r.Queue, r.Offset)
 	if e == nil {
 		return t.checkAckWithout(slot, r)
@@ -48,7 +51,7 @@ func (t *Table) CheckAck(r *Receipt) Verdict {
 		return Verdict{Status: protocol.OK, Token: e.token}
 	case e.state == settled:
 		return refuse(protocol.AlreadySettled, protocol.ReasonSettled, e.token, e.sinceMs)
-	case r.Token > e.token && t.lostGrant(r): // and not granted since, or the table knew a newer token
+	case r.Token > e.token && t.lostToken(r.Token): // and not granted since, or the table knew a newer token
 		return Verdict{Status: protocol.OK, Apply: true, Lost: true, Token: r.Token}
 	case r.Token != e.token:
 		return refuse(protocol.Stale, protocol.ReasonRegranted, e.token, e.sinceMs)
@@ -56,27 +59,25 @@ func (t *Table) CheckAck(r *Receipt) Verdict {
 		return Verdict{Status: protocol.OK, Apply: true, Token: e.token}
 	case e.ending == endedExpired:
 		return Verdict{Status: protocol.OK, Apply: true, Late: true, Token: e.token}
-	case e.ending == endedReleased:
+	case e.ending == endedReleased, e.ending == endedTaken:
 		return refuse(protocol.Stale, protocol.ReasonReleased, e.token, e.sinceMs)
 	default:
 		return refuse(protocol.Stale, protocol.ReasonSessionExpired, e.token, e.sinceMs)
 	}
 }
 
-// checkAckWithout decides an ack of a message that the table has no entry of.
+// checkAckWithout decides an ack of a message that the table has no entry of, and that lies in the log.
 func (t *Table) checkAckWithout(slot uint32, r *Receipt) Verdict {
-	lost := t.lostGrant(r)
-	if r.Offset >= t.cursors.At(t.queues[slot][r.Queue]).next {
-		if lost {
-			return Verdict{Status: protocol.OK, Apply: true, Lost: true, Token: r.Token}
-		}
-		// The message that it names is gone with a crash, or the position was set back.
+	lost := t.lostToken(r.Token)
+	c := t.cursors.At(t.queues[slot][r.Queue])
+	switch {
+	case r.Offset < c.start: // a crash took the position from which it was granted
 		return refuse(protocol.Stale, protocol.ReasonReset, 0, 0)
-	}
-	if !t.alive(r) {
+	case r.Offset >= c.next && lost:
+		return Verdict{Status: protocol.OK, Apply: true, Lost: true, Token: r.Token}
+	case r.Offset >= c.next: // the position was set back
 		return refuse(protocol.Stale, protocol.ReasonReset, 0, 0)
-	}
-	if lost || r.GrantMs <= t.subs.At(slot).horizonMs {
+	case lost || r.GrantMs <= t.subs.At(slot).horizonMs:
 		return refuse(protocol.AlreadySettled, protocol.ReasonSettled, 0, 0)
 	}
 	return Verdict{Status: protocol.OK, Token: r.Token}
@@ -90,6 +91,9 @@ func (t *Table) CheckReclaim(r *Receipt, holder uint32) Verdict {
 	if !ok {
 		return refuse(protocol.Stale, protocol.ReasonReset, 0, 0)
 	}
+	if !t.alive(r) {
+		return refuse(protocol.Stale, protocol.ReasonReset, 0, 0)
+	}
 	e := t.find(slot, r.Queue, r.Offset)
 	if e == nil {
 		v := t.checkAckWithout(slot, r)
@@ -98,7 +102,7 @@ func (t *Table) CheckReclaim(r *Receipt, holder uint32) Verdict {
 		}
 		return v
 	}
-	lost := r.Token > e.token && t.lostGrant(r)
+	lost := r.Token > e.token && t.lostToken(r.Token)
 	switch {
 	case e.state == settled:
 		return refuse(protocol.AlreadySettled, protocol.ReasonSettled, e.token, e.sinceMs)
@@ -106,7 +110,7 @@ func (t *Table) CheckReclaim(r *Receipt, holder uint32) Verdict {
 		return Verdict{Status: protocol.OK, Token: e.token}
 	case e.state == leased, !lost && r.Token != e.token:
 		return refuse(protocol.Stale, protocol.ReasonRegranted, e.token, e.sinceMs)
-	case !lost && e.ending == endedReleased:
+	case !lost && (e.ending == endedReleased || e.ending == endedTaken):
 		return refuse(protocol.Stale, protocol.ReasonReleased, e.token, e.sinceMs)
 	}
 	return Verdict{Status: protocol.OK, Apply: true, Lost: lost}
@@ -115,16 +119,14 @@ func (t *Table) CheckReclaim(r *Receipt, holder uint32) Verdict {
 // Newest is what is known of the message of r, whose session has ended: whether it is settled, and the newest token.
 func (t *Table) Newest(r *Receipt) (isSettled bool, token uint64, sinceMs int64) {
 	slot, ok := t.slotOf(r)
-	if !ok {
+	if !ok || !t.alive(r) {
 		return false, 0, 0
 	}
-	switch e := t.find(slot, r.Queue, r.Offset); {
-	case e != nil:
+	if e := t.find(slot, r.Queue, r.Offset); e != nil {
 		return e.state == settled && e.ending != endedUnreadable, e.token, e.sinceMs
-	case r.Offset < t.cursors.At(t.queues[slot][r.Queue]).next && t.alive(r):
-		return true, 0, 0
 	}
-	return false, 0, 0
+	c := t.cursors.At(t.queues[slot][r.Queue])
+	return r.Offset >= c.start && r.Offset < c.next, 0, 0
 }
 
 // Change is what a CHANGE_INVISIBLE asks of one lease, its values checked.
@@ -155,6 +157,9 @@ func (t *Table) CheckChange(r *Receipt, x Change, rules *codec.Rules, nowMs int6
 	if !ok {
 		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonReset, 0, 0)}
 	}
+	if !t.alive(r) {
+		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonReset, 0, 0)}
+	}
 	e := t.find(slot, r.Queue, r.Offset)
 	if e == nil {
 		v := t.checkAckWithout(slot, r)
@@ -169,7 +174,7 @@ func (t *Table) CheckChange(r *Receipt, x Change, rules *codec.Rules, nowMs int6
 	switch {
 	case e.state == settled:
 		return Changed{Verdict: refuse(protocol.AlreadySettled, protocol.ReasonSettled, e.token, e.sinceMs)}
-	case r.Token > e.token && t.lostGrant(r):
+	case r.Token > e.token && t.lostToken(r.Token):
 		return decideLostChange(r, e.failures, x, rules, nowMs, rnd)
 	case r.Token != e.token:
 		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonRegranted, e.token, e.sinceMs)}
@@ -177,11 +182,11 @@ func (t *Table) CheckChange(r *Receipt, x Change, rules *codec.Rules, nowMs int6
 		return decideChange(r, e, x, rules, nowMs, rnd, Verdict{Status: protocol.OK, Token: e.token})
 	case e.ending == endedExpired:
 		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonExpired, e.token, e.sinceMs)}
-	case e.ending == endedReleased && x.Ordinal == uint32(e.ordinal) && x.Ordinal > 0:
+	case e.ending == endedReleased && x.Ordinal <= uint32(e.ordinal) && x.Ordinal > 0: // done already
 		c := Changed{Verdict: Verdict{Status: protocol.OK, Token: e.token}}
 		c.RemainingMs = max(e.atMs-nowMs, 0)
 		return c
-	case e.ending == endedReleased:
+	case e.ending == endedReleased, e.ending == endedTaken:
 		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonReleased, e.token, e.sinceMs)}
 	default:
 		return Changed{Verdict: refuse(protocol.Stale, protocol.ReasonSessionExpired, e.token, e.sinceMs)}
@@ -247,6 +252,9 @@ func Budget(rules *codec.Rules, renewals uint16, endMs, sinceMs int64) (left uin
 		left = rules.MaxRenewals - renewals
 	}
 	perRenewal := int64(rules.MaxInvisibleMs)
+	if left == 0 {
+		return 0, 0
+	}
 	if rules.MaxTotalMs > 0 {
 		return left, max(sinceMs+int64(rules.MaxTotalMs)-endMs, 0)
 	}

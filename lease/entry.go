@@ -17,6 +17,7 @@ const (
 	endedExpired    ending = 1 // by time: a late ack of its holder still settles
 	endedReleased   ending = 2 // by its holder: the receipt is void
 	endedSession    ending = 3 // with its session: the receipt is void
+	endedTaken      ending = 5 // by the broker, before its holder had heard of it: the receipt is void
 	endedUnreadable ending = 4 // its bytes are damaged: the message was passed, and no receipt settled it
 )
 

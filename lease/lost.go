@@ -12,10 +12,6 @@ import (
 // authentic, and its token tells: it is above the newest number that was recovered of its epoch. While nobody else
 // was granted the message since, its holder may settle or change it, and that record stands for the grant too.
 
-// lostGrant tells whether r, which is authentic, names a grant that the log does not have, and its message
-// was not lost with it.
-func (t *Table) lostGrant(r *Receipt) bool { return t.lostToken(r.Token) && t.alive(r) }
-
 // lostToken tells whether a token, which was given out, is of a GRANT that the log does not have: its number
 // is above the highest one recovered of its epoch. The running epoch has lost nothing.
 func (t *Table) lostToken(token uint64) bool {
@@ -32,8 +28,8 @@ func (t *Table) lostToken(token uint64) bool {
 // newer epoch, which begins at the cut.
 func (t *Table) alive(r *Receipt) bool {
 	birth, position := r.ID.Birth()
-	for i, span := range t.epochs {
-		if span.epoch == birth {
+	for i := len(t.epochs) - 1; i >= 0 && t.epochs[i].epoch >= birth; i-- {
+		if span := t.epochs[i]; span.epoch == birth {
 			return position >= span.start && (i+1 == len(t.epochs) || position < t.epochs[i+1].start)
 		}
 	}

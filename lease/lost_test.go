@@ -398,7 +398,7 @@ func TestMessageLostWithItsGrant(t *testing.T) {
 
 	s.send(0, 1)
 	other := s.pop1(s.session(), 30*second)
-	s.expect("ack, granted since", s.ack(r), protocol.Stale, protocol.ReasonRegranted)
+	s.expect("ack, when another lies there", s.ack(r), protocol.Stale, protocol.ReasonReset)
 	s.expectOK("ack of what is there now", s.ack(other))
 	s.expect("ack, settled since", s.ack(r), protocol.Stale, protocol.ReasonReset)
 	s.expectOK("ack of what is there now, again", s.ack(other))

@@ -82,7 +82,7 @@ type HeartbeatRequest struct {
 // HeartbeatAnswer is the broker's word on the session. A status other than OK has no body of this type.
 type HeartbeatAnswer struct {
 	GroupVersion uint64
-	LeasesLost   uint32 // leases of this session that ended by expiry since it began
+	LeasesLost   uint32 // leases of this session that ended by expiry since it began, or since the broker started
 	Draining     bool   // the broker is stopping in order
 	Timestamp    uint64
 }
