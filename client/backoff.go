@@ -12,8 +12,11 @@ type backOff struct{ last time.Duration }
 
 func (b *backOff) reset() { b.last = 0 }
 
-func (b *backOff) next() time.Duration {
-	top := min(3*max(b.last, minBackOff), maxBackOff)
+func (b *backOff) next() time.Duration { return b.within(maxBackOff) }
+
+// within is next with another most.
+func (b *backOff) within(most time.Duration) time.Duration {
+	top := max(min(3*max(b.last, minBackOff), most), minBackOff)
 	b.last = minBackOff + rand.N(top-minBackOff+1)
 	return b.last
 }

@@ -93,7 +93,7 @@ func newBatch(s *Session, topic string, body []byte, times popTimes) (*Batch, er
 		d.Failures, d.Expiries, d.SessionLosses = int(row.Failures), int(row.Expiries), int(row.SessionLosses)
 		d.renewalsLeft, d.budget = renewals(row.RenewalsLeft), budget(row.BudgetMs)
 		remaining := milliseconds(row.RemainingMs)
-		d.deadline = times.leaseStart(remaining).Add(remaining)
+		d.deadline, d.lease = times.leaseStart(remaining).Add(remaining), remaining
 		b.Deliveries = append(b.Deliveries, d)
 	}
 	return b, nil

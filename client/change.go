@@ -223,7 +223,7 @@ func (d *Delivery) noteChange(p *settlePart, e *protocol.ChangeEntry, r *SettleR
 	switch {
 	case r.Err == nil && e.Cause == CauseRenew && e.InvisibleMs > 0:
 		d.ordinal = e.Ordinal
-		d.deadline = p.sentAt.Add(r.Remaining)
+		d.deadline, d.lease = p.sentAt.Add(r.Remaining), r.Remaining
 		d.renewalsLeft, d.budget = r.RenewalsLeft, r.Budget
 	case r.Err == nil:
 		d.ordinal = e.Ordinal

@@ -95,10 +95,14 @@ func (c *Client) forget(s *Session) {
 // new one: a third of an interval after the answer to the next heartbeat is missing. (No sooner, since
 // between two heartbeats a broker whose disk stalls may have nothing to say.)
 func (c *Client) setPatience() {
-	patience := c.link.opts.StallTimeout
+	patience, haste := c.link.opts.StallTimeout, time.Duration(0)
 	for _, s := range c.sessions {
 		patience = min(patience, s.interval+s.interval/3)
+		if haste == 0 || s.timeout < haste {
+			haste = s.timeout
+		}
 	}
+	c.link.haste.Store(int64(haste))
 	if time.Duration(c.link.patience.Load()) != patience {
 		c.link.setPatience(patience)
 	}

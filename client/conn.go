@@ -60,7 +60,7 @@ type conn struct {
 
 // connect makes a connection and greets the broker. The error is a *StatusError when the broker refused.
 func (l *link) connect(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.opts.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.connectTimeout())
 	defer cancel()
 	nc, err := l.opts.Dialer(ctx, l.addr)
 	if err != nil {

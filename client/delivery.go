@@ -29,9 +29,11 @@ type Delivery struct {
 	Checkpoint []byte
 
 	session *Session
+	work    *work // that a Consumer does with it; set before the handler gets it
 
 	// Guarded by session.mu.
 	deadline     time.Time
+	lease        time.Duration // the time that deadline was set from: the length of the lease, or of its newest renewal
 	budget       time.Duration
 	renewalsLeft int
 	over         bool // settled, given back or known to be lost
@@ -62,6 +64,32 @@ func (d *Delivery) Budget() time.Duration {
 	d.session.mu.Lock()
 	defer d.session.mu.Unlock()
 	return d.budget
+}
+
+// Progress tells the Consumer that handed the message out that its handler is at work: it begins
+// ConsumerOptions.ProgressTimeout anew. The note is told with a stall. On a Delivery of Session.Pop it does nothing.
+func (d *Delivery) Progress(note string) {
+	if d.work == nil {
+		return
+	}
+	d.work.noteProgress(note)
+	d.session.mu.Lock()
+	defer d.session.mu.Unlock()
+	d.session.progressAt = time.Now()
+}
+
+// forget notes that the session does not hold d any more, without the broker's being asked.
+func (d *Delivery) forget() {
+	d.session.mu.Lock()
+	defer d.session.mu.Unlock()
+	d.letGo()
+}
+
+// leaseTimes are the deadline and the length of the lease.
+func (d *Delivery) leaseTimes() (deadline time.Time, length time.Duration) {
+	d.session.mu.Lock()
+	defer d.session.mu.Unlock()
+	return d.deadline, d.lease
 }
 
 func renewals(n uint16) int {

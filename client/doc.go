@@ -19,6 +19,7 @@
 //	Producer   Send, SendBatch, SendAsync; encodes and compresses
 //	Session    one registration in a group; heartbeats, Pop, Ack, ChangeInvisible
 //	Delivery   one message under a lease
+//	Consumer   Run: sessions, pops, workers, renewals, acks, shutdown
 //	link       the calls: what waits, what is unanswered, what happens to both when a connection is lost
 //	conn       one TCP connection: HELLO, a reader and a writer goroutine
 //	call       one request and its answer
@@ -50,9 +51,26 @@
 // # Concurrency
 //
 // Client, Producer, Session and the methods of Delivery may be used by any number of goroutines. Client.mu and
-// async.mu are taken before link.mu; Session.mu is never held together with another lock. Nothing of the
-// user's is called under a lock, and callbacks of SendAsync run on a goroutine that no other part of the client
+// async.mu are taken before link.mu; consumerRun.mu before Session.mu, which is held together with no other lock. Nothing
+// of the user's is called under a lock, and callbacks of SendAsync run on a goroutine that no other part of the client
 // depends on.
+//
+// # Consumer
+//
+// Most programs need neither Session nor Delivery's lease:
+//
+//	k := c.Consumer("billing", "orders", client.ConsumerOptions{Workers: 8})
+//	err = k.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+//		body, err := d.Body()
+//		...
+//		return nil // acked; an error gives the message back
+//	})
+//
+// A Consumer is built on Session and knows nothing that the broker does not check: what it settles, renews or gives
+// back is named by the receipt of its lease. What it adds is when: a keeper looks at one heap of moments, so that
+// leases are renewed in time, and that a handler's context ends with its lease or its session by this side's clock,
+// whatever the network does. When its session is lost it registers again and reclaims what is still being
+// handled; when it is fenced it ends.
 //
 // # Time
 //

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/protocol"
@@ -62,6 +63,11 @@ type StatusError struct {
 	Detail  uint64          // the limit or the expected number that Message speaks of, if any
 	Reason  protocol.Reason // why a receipt or a session no longer counts, if that is so
 
+	// What is known of a receipt that was refused: the newest fencing token of its message, and how long ago
+	// happened what Reason names. Zero: unknown.
+	Token uint64
+	Ago   time.Duration
+
 	cause error
 }
 
@@ -72,6 +78,23 @@ func (e *StatusError) Error() string {
 	}
 	if e.Message != "" {
 		text += ": " + e.Message
+	}
+	return text + e.facts()
+}
+
+// facts is what Token and Ago say, in words.
+func (e *StatusError) facts() (text string) {
+	switch {
+	case e.Token == 0:
+	case e.Reason == protocol.ReasonRegranted:
+		text += fmt.Sprintf(", as token %d", e.Token)
+	case e.Reason == protocol.ReasonSettled:
+		text += fmt.Sprintf(", by token %d", e.Token)
+	default:
+		text += fmt.Sprintf(", the newest token is %d", e.Token)
+	}
+	if e.Ago > 0 {
+		text += fmt.Sprintf(", %v ago", e.Ago)
 	}
 	return text
 }

@@ -61,6 +61,10 @@ func (s *Session) heartbeat(ctx context.Context) {
 	s.groupVersion = max(s.groupVersion, answer.GroupVersion)
 	s.leasesLost = answer.LeasesLost
 	s.draining = answer.Draining
+	select {
+	case s.answered <- struct{}{}:
+	default:
+	}
 }
 
 // vitals is what a heartbeat says. Progress is whatever happens to a message that the session holds.

@@ -49,6 +49,7 @@ type link struct {
 	stopped  chan struct{} // closed when the supervisor has ended
 	limits   atomic.Pointer[limits]
 	patience atomic.Int64 // see watch; a time.Duration
+	haste    atomic.Int64 // the shortest timeout of a live session, a time.Duration; 0: none lives
 	draining atomic.Bool  // the broker of the newest connection said so
 	calls    sync.Pool    // of *call; one a link, since the channels in them must not outlive a test's bubble
 
@@ -281,7 +282,7 @@ func (l *link) supervise(c *conn) {
 
 // reconnect connects again and again until it has succeeded; nil when the link was closed meanwhile.
 func (l *link) reconnect(wait *backOff) *conn {
-	timer := time.NewTimer(wait.next())
+	timer := time.NewTimer(wait.within(l.mostWait()))
 	defer timer.Stop()
 	for {
 		select {
@@ -300,8 +301,26 @@ func (l *link) reconnect(wait *backOff) *conn {
 		l.mu.Lock()
 		l.down = err
 		l.mu.Unlock()
-		timer.Reset(wait.next())
+		timer.Reset(wait.within(l.mostWait()))
 	}
+}
+
+// mostWait is the longest wait between two attempts to connect: a broker that is there again must hear of a live
+// session before it would take it for lost.
+func (l *link) mostWait() time.Duration {
+	if haste := time.Duration(l.haste.Load()); haste > 0 {
+		return min(maxBackOff, haste/4)
+	}
+	return maxBackOff
+}
+
+// connectTimeout limits one attempt to connect. While a session lives it is no longer than the session has: an attempt
+// made while the network was down may be stuck in the waits of the kernel when the network is there again.
+func (l *link) connectTimeout() time.Duration {
+	if haste := time.Duration(l.haste.Load()); haste > 0 {
+		return min(l.opts.ConnectTimeout, max(haste/2, leastConnectTimeout))
+	}
+	return l.opts.ConnectTimeout
 }
 
 // attach makes c the connection that calls go over; false when the link was closed.

@@ -10,6 +10,7 @@ import (
 const (
 	defaultConnectTimeout = 10 * time.Second
 	defaultStallTimeout   = 30 * time.Second
+	leastConnectTimeout   = time.Second
 	minBackOff            = 50 * time.Millisecond
 	maxBackOff            = 5 * time.Second
 )
@@ -22,7 +23,8 @@ type Options struct {
 	// Dialer makes a connection, for TLS, a proxy or a test. Default: TCP.
 	Dialer func(ctx context.Context, addr string) (net.Conn, error)
 
-	// ConnectTimeout limits one attempt to connect, HELLO included. Default: 10 s.
+	// ConnectTimeout limits one attempt to connect, HELLO included. Default: 10 s. A live session shortens it to half
+	// its timeout, but not below 1 s.
 	ConnectTimeout time.Duration
 
 	// StallTimeout is how long a request other than POP may stay unanswered on a connection on which

@@ -41,11 +41,16 @@ type PopOptions struct {
 
 // popSlot numbers the pops of one slot, so that the broker can tell the next pop from a repetition, and learns
 // whether the answer to the one before arrived. It is used by whoever took the slot's number out of
-// Session.slots; a number is used up only by a pop that was sent.
+// Session.slots or lostSlots; a number is used up only by a pop that was sent.
 type popSlot struct {
 	sequence     uint64 // of the newest pop that was sent
 	previousLost bool   // as that pop said
 	lost         bool   // its answer did not come
+
+	// The first of the pops in a row of which no answer came, the newest one included: which of them have reached
+	// the broker is not known.
+	lostFrom     uint64
+	lostFromSaid bool // its previousLost
 }
 
 // next puts the number of the next pop into r.
@@ -53,17 +58,24 @@ func (p *popSlot) next(r *protocol.PopRequest) { r.Sequence, r.PreviousLost = p.
 
 // sent notes that r went out.
 func (p *popSlot) sent(r *protocol.PopRequest, lost bool) {
-	*p = popSlot{sequence: r.Sequence, previousLost: r.PreviousLost, lost: lost}
+	now := popSlot{sequence: r.Sequence, previousLost: r.PreviousLost, lost: lost}
+	switch {
+	case lost && p.lost:
+		now.lostFrom, now.lostFromSaid = p.lostFrom, p.lostFromSaid
+	case lost:
+		now.lostFrom, now.lostFromSaid = r.Sequence, r.PreviousLost
+	}
+	*p = now
 }
 
-// unseen tells whether err says that the lost pop before r never reached the broker, and puts its number
-// into r, for r to take its place. before is the slot as it was before r.
+// unseen tells whether err says that the newest of the lost pops before r never reached the broker, and puts the number
+// of the first that did not into r, for r to take its place. before is the slot as it was before r.
 func (before popSlot) unseen(err error, r *protocol.PopRequest) bool {
 	e, ok := err.(*StatusError)
-	if !ok || e.Status != protocol.Invalid || !before.lost || e.Detail != before.sequence || r.Sequence == before.sequence {
+	if !ok || e.Status != protocol.Invalid || !before.lost || e.Detail < before.lostFrom || e.Detail > before.sequence {
 		return false
 	}
-	r.Sequence, r.PreviousLost = before.sequence, before.previousLost
+	r.Sequence, r.PreviousLost = e.Detail, e.Detail > before.lostFrom || before.lostFromSaid
 	return true
 }
 
@@ -77,14 +89,10 @@ func (s *Session) Pop(ctx context.Context, o PopOptions) (*Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case request.Slot = <-s.slots:
-	case <-s.lost:
-		return nil, s.Err()
-	case <-ctx.Done():
-		return nil, fmt.Errorf("leasemq: %s: %w", protocol.OpPop, ctx.Err())
+	if request.Slot, err = s.takeSlot(ctx); err != nil {
+		return nil, err
 	}
-	defer func() { s.slots <- request.Slot }()
+	defer s.freeSlot(request.Slot)
 	before := s.slotStates[request.Slot]
 	before.next(&request)
 	b, err := s.popOnce(ctx, &request, &o)
@@ -93,6 +101,33 @@ func (s *Session) Pop(ctx context.Context, o PopOptions) (*Batch, error) {
 	}
 	s.heard(err)
 	return b, err
+}
+
+// takeSlot waits for a free slot. One whose last answer was lost goes first: what the broker may hold for it is then
+// given back.
+func (s *Session) takeSlot(ctx context.Context) (slot uint8, err error) {
+	select {
+	case slot = <-s.lostSlots:
+		return slot, nil
+	default:
+	}
+	select {
+	case slot = <-s.lostSlots:
+	case slot = <-s.slots:
+	case <-s.lost:
+		err = s.Err()
+	case <-ctx.Done():
+		err = fmt.Errorf("leasemq: %s: %w", protocol.OpPop, ctx.Err())
+	}
+	return slot, err
+}
+
+func (s *Session) freeSlot(slot uint8) {
+	if s.slotStates[slot].lost {
+		s.lostSlots <- slot
+	} else {
+		s.slots <- slot
+	}
 }
 
 // popOnce sends r and waits for its answer. The caller has r's slot.

@@ -257,6 +257,51 @@ func oneSlot(t *testing.T, s *Session) func(context.Context) func() error {
 	}
 }
 
+// Several pops in a row may be lost before they reach the broker: the one after them takes the place of the first.
+func TestPopsThatTheBrokerNeverSaw(t *testing.T) {
+	for expected := uint64(2); expected <= 5; expected++ {
+		bubble(t, func(t *testing.T, b *fakeBroker) {
+			c, p := b.client(Options{})
+			s := p.session(c)
+			pop := oneSlot(t, s)
+			var m protocol.PopRequest
+			wait := pop(t.Context())
+			p.answer(p.expect(protocol.OpPop, &m), protocol.Empty, &protocol.PopAnswer{})
+			ok(t, wait())
+			for range 3 { // 2, 3 and 4
+				ctx, cancel := context.WithCancel(t.Context())
+				wait := pop(ctx)
+				p.expect(protocol.OpPop, &m)
+				cancel()
+				wantErr(t, wait(), context.Canceled)
+			}
+			wait = pop(t.Context())
+			r := p.expect(protocol.OpPop, &m)
+			if m.Sequence != 5 || !m.PreviousLost {
+				t.Errorf("got %+v", m)
+			}
+			p.answer(r, protocol.Invalid, &protocol.ErrorBody{Detail: expected})
+			if expected == 5 { // it expects what it got, and refuses it for another reason
+				wantErr(t, wait(), ErrInvalid)
+				return
+			}
+			r = p.expect(protocol.OpPop, &m)
+			if m.Sequence != expected || m.PreviousLost != (expected > 2) {
+				t.Errorf("got %+v, want sequence %d", m, expected)
+			}
+			p.answer(r, protocol.Empty, &protocol.PopAnswer{})
+			ok(t, wait())
+			wait = pop(t.Context())
+			r = p.expect(protocol.OpPop, &m)
+			if m.Sequence != expected+1 || m.PreviousLost {
+				t.Errorf("got %+v", m)
+			}
+			p.answer(r, protocol.Empty, &protocol.PopAnswer{})
+			ok(t, wait())
+		})
+	}
+}
+
 // A lost pop may never have reached the broker: then its number is the one that the broker expects.
 func TestPopThatTheBrokerNeverSaw(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {

@@ -20,6 +20,7 @@ type Reclaimed struct {
 
 	session      *Session
 	deadline     time.Time
+	lease        time.Duration
 	renewalsLeft int
 	budget       time.Duration
 }
@@ -49,12 +50,16 @@ func reclaimed(s *Session, request *protocol.RegisterRequest, answer *protocol.R
 		from := &answer.Reclaimed[i]
 		results[i] = Reclaimed{Token: from.Token, Ago: time.Duration(from.AgoMs) * time.Millisecond, session: s}
 		if from.Status != protocol.OK {
-			results[i].Err = &StatusError{Op: protocol.OpRegister, Status: from.Status, Reason: from.Reason}
+			results[i].Err = &StatusError{
+				Op: protocol.OpRegister, Status: from.Status, Reason: from.Reason, Message: "reclaim of the lease",
+				Token: from.Token, Ago: results[i].Ago,
+			}
 			continue
 		}
 		results[i].Receipt = append([]byte(nil), from.Receipt...)
 		results[i].Attempt = int(from.Attempt)
-		results[i].deadline = sentAt.Add(milliseconds(from.RemainingMs))
+		results[i].lease = milliseconds(from.RemainingMs)
+		results[i].deadline = sentAt.Add(results[i].lease)
 		results[i].renewalsLeft, results[i].budget = renewals(from.RenewalsLeft), budget(from.BudgetMs)
 	}
 	return results
@@ -73,7 +78,7 @@ func (r *Reclaimed) Delivery(former *Delivery) *Delivery {
 		Attempt: r.Attempt, Token: r.Token, Receipt: r.Receipt,
 		Failures: former.Failures, Expiries: former.Expiries, SessionLosses: former.SessionLosses,
 		Checkpoint: former.Checkpoint,
-		session:    r.session, deadline: r.deadline, renewalsLeft: r.renewalsLeft, budget: r.budget,
+		session:    r.session, deadline: r.deadline, lease: r.lease, renewalsLeft: r.renewalsLeft, budget: r.budget,
 	}
 	d.ID, d.Topic, d.Queue, d.Offset, d.BornAt = former.ID, former.Topic, former.Queue, former.Offset, former.BornAt
 	d.view, d.err = former.view, former.err

@@ -29,6 +29,10 @@ type RegisterOptions struct {
 	Reclaim [][]byte
 	// ReclaimFor is the length of the reclaimed leases; 0: the group's default.
 	ReclaimFor time.Duration
+
+	// nonce makes several calls attempts at one registration, for who tries again after an error that leaves
+	// the outcome open. Zero: a random one.
+	nonce [protocol.NonceBytes]byte
 }
 
 // Session is one registration of a consumer in a group. It is kept alive by a goroutine that sends heartbeats,
@@ -52,11 +56,13 @@ type Session struct {
 	most        time.Duration // the longest lease of the group
 	reclaimed   []Reclaimed
 	slots       chan uint8 // pop slots that are free
+	lostSlots   chan uint8 // these, too; the answer to their last pop was lost
 	slotStates  [protocol.MaxPopSlot + 1]popSlot
 	ctx         context.Context // ends with the session; for the heartbeats
 	cancel      context.CancelFunc
 	lost        chan struct{}
 	beatStopped chan struct{}
+	answered    chan struct{} // room for one signal: a heartbeat was answered
 
 	// mu guards what follows, and the state of this session's deliveries.
 	mu           sync.Mutex
@@ -82,7 +88,9 @@ func (c *Client) Register(ctx context.Context, group string, o RegisterOptions) 
 	if request.ClientInfo == "" {
 		request.ClientInfo = c.link.opts.ClientInfo
 	}
-	rand.Read(request.Nonce[:])
+	if request.Nonce = o.nonce; o.nonce == [protocol.NonceBytes]byte{} {
+		rand.Read(request.Nonce[:])
+	}
 	if err := reclaims(&request, &o); err != nil {
 		return nil, err
 	}
@@ -130,8 +138,10 @@ func newSession(c *Client, request *protocol.RegisterRequest, answer *protocol.R
 		invisible:    milliseconds(answer.InvisibleMs),
 		most:         milliseconds(answer.MaxInvisibleMs),
 		slots:        make(chan uint8, protocol.MaxPopSlot+1),
+		lostSlots:    make(chan uint8, protocol.MaxPopSlot+1),
 		lost:         make(chan struct{}),
 		beatStopped:  make(chan struct{}),
+		answered:     make(chan struct{}, 1),
 		answeredAt:   sentAt,
 		groupVersion: answer.GroupVersion,
 	}

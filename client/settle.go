@@ -34,11 +34,18 @@ func (s *Session) Ack(ctx context.Context, deliveries ...*Delivery) ([]SettleRes
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, d := range deliveries {
-		if i < len(results) && leaseOver(results[i].Err) && d.session == s {
-			d.letGo()
+		if i < len(results) {
+			s.noteAck(d, results[i].Err)
 		}
 	}
 	return results, err
+}
+
+// noteAck notes what an ack of d ended with. The caller holds s.mu.
+func (s *Session) noteAck(d *Delivery, err error) {
+	if leaseOver(err) && d.session == s {
+		d.letGo()
+	}
 }
 
 // AckReceipts is Ack for leases known by their receipts, and for telling the broker that the work was found done
@@ -166,7 +173,7 @@ func (r *settleRun) collect(ctx context.Context, p *settlePart) {
 			Remaining: milliseconds(from.RemainingMs), RenewalsLeft: renewals(from.RenewalsLeft), Budget: budget(from.BudgetMs),
 		}
 		if from.Status != protocol.OK {
-			out[i].Err = &StatusError{Op: r.op, Status: from.Status, Reason: from.Reason}
+			out[i].Err = &StatusError{Op: r.op, Status: from.Status, Reason: from.Reason, Token: from.Token, Ago: out[i].Ago}
 		}
 	}
 	r.session.mu.Lock()
