@@ -138,6 +138,14 @@ func (c *Child) LastLines() string {
 	return strings.Join(c.lines, "\n")
 }
 
+// Signal sends the process a signal: SIGSTOP freezes it, SIGCONT lets it go on.
+func (c *Child) Signal(s syscall.Signal) error {
+	if err := c.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("bench: signal %v to broker process %d: %w", s, c.PID(), err)
+	}
+	return nil
+}
+
 // Kill ends the process as kill -9 does, and returns when it is gone. It is no error if it was gone before.
 func (c *Child) Kill() error {
 	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {

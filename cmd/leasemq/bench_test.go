@@ -72,7 +72,7 @@ func TestDemo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	r := leasemq(t, nil, "demo", "--duration", "2s", "--io", "staged", "-o", "json")
+	r := leasemq(t, nil, "demo", "--act", "crash", "--duration", "2s", "--io", "staged", "-o", "json")
 	if r.code != exitOK {
 		t.Fatalf("exit code %d: %s", r.code, r.stderr)
 	}
@@ -92,11 +92,63 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+func TestDemoWorkers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	r := leasemq(t, nil, "demo", "--act", "workers", "--io", "staged", "-o", "json")
+	if r.code != exitOK {
+		t.Fatalf("exit code %d: %s\n%s", r.code, r.stderr, r.stdout)
+	}
+	report := object(t, r.stdout)
+	for _, key := range []string{"lost", "settled_twice", "frozen_late_acks_taken"} {
+		if report[key] != 0.0 {
+			t.Errorf("%s is %v", key, report[key])
+		}
+	}
+	for _, key := range []string{"killed", "frozen", "left"} {
+		if jobs := report[key].(map[string]any)["jobs"]; jobs.(float64) < 3 {
+			t.Errorf("%s in the middle of %v jobs", key, jobs)
+		}
+	}
+}
+
+// The table of the workers says in words what the exit code says.
+func TestWorkersTableMarksWhatMustNotBe(t *testing.T) {
+	good := bench.HandoverReport{
+		Killed: bench.Handed{Jobs: 1, LastMs: 10, BoundMs: 10}, Frozen: bench.Handed{Jobs: 1, LastMs: 10, BoundMs: 10},
+		Left: bench.Handed{Jobs: 1, LastMs: 10, BoundMs: 10}, Cancelled: 1, Refused: 1,
+	}
+	for name, change := range map[string]func(*bench.HandoverReport){
+		"":                 func(*bench.HandoverReport) {},
+		"killed: too late": func(r *bench.HandoverReport) { r.Killed.LastMs = 11 },
+		"frozen: no jobs":  func(r *bench.HandoverReport) { r.Frozen.Jobs = 0 },
+		"left: too late":   func(r *bench.HandoverReport) { r.Left.LastMs = 11 },
+		"not cancelled":    func(r *bench.HandoverReport) { r.Cancelled = 0 },
+		"not refused":      func(r *bench.HandoverReport) { r.Refused = 0 },
+		"late ack taken":   func(r *bench.HandoverReport) { r.LateTaken = 1 },
+		"lost":             func(r *bench.HandoverReport) { r.Lost = 1 },
+		"twice":            func(r *bench.HandoverReport) { r.Twice = 1 },
+	} {
+		report := good
+		change(&report)
+		var b strings.Builder
+		workersTable(&b, &report)
+		want := 0
+		if name != "" {
+			want = 1
+		}
+		if n := strings.Count(b.String(), "MUST NOT BE"); n != want || report.Broken() != (want == 1) {
+			t.Errorf("%s: %d figures are marked, broken %t, in\n%s", name, n, report.Broken(), b.String())
+		}
+	}
+}
+
 // The table says in words what the exit code says.
 func TestDemoTableMarksWhatMustBeZero(t *testing.T) {
 	var b strings.Builder
 	report := brokenReport()
-	demoTable(&b, &report)
+	crashTable(&b, &report)
 	if n := strings.Count(b.String(), "MUST BE ZERO"); n != 2 {
 		t.Errorf("%d figures are marked in\n%s", n, b.String())
 	}

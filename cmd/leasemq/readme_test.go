@@ -27,10 +27,10 @@ func codeBlocks(text, language string) []string {
 
 // The Go example of the README is the program that is compiled.
 func TestReadmeExampleIsTheProgram(t *testing.T) {
-	program := read(t, "../../examples/hello/main.go")
+	program := read(t, "../../examples/worker/main.go")
 	blocks := codeBlocks(read(t, "../../README.md"), "go")
 	if len(blocks) != 1 || !strings.HasSuffix(program, blocks[0]) || !strings.HasPrefix(blocks[0], "package main\n") {
-		t.Error("README.md and examples/hello/main.go differ")
+		t.Error("README.md and examples/worker/main.go differ")
 	}
 }
 
