@@ -96,13 +96,19 @@ func TestDemoWorkers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
+	// The exit code also tells of times, which on a busy machine are the machine's.
 	r := leasemq(t, nil, "demo", "--act", "workers", "--io", "staged", "-o", "json")
-	if r.code != exitOK {
+	if r.code != exitOK && !strings.Contains(r.stderr, errBrokenPromise.Error()) {
 		t.Fatalf("exit code %d: %s\n%s", r.code, r.stderr, r.stdout)
 	}
 	report := object(t, r.stdout)
 	for _, key := range []string{"lost", "settled_twice", "frozen_late_acks_taken"} {
 		if report[key] != 0.0 {
+			t.Errorf("%s is %v", key, report[key])
+		}
+	}
+	for _, key := range []string{"frozen_cancelled", "frozen_refused"} {
+		if report[key] == 0.0 {
 			t.Errorf("%s is %v", key, report[key])
 		}
 	}
