@@ -19,7 +19,7 @@ import (
 // childStop is how long an embedded broker may take to stop in order.
 const childStop = 30 * time.Second
 
-// benchFlags are those that both benches have.
+// benchFlags are those that benches against a broker have.
 type benchFlags struct {
 	embedded            bool
 	dir                 string
@@ -38,6 +38,11 @@ func (f *benchFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.topic, "topic", "bench", "topic, made if it is missing")
 	flags.IntVar(&f.queues, "queues", defaultQueues, "queues of the topic if it is made")
 	flags.IntVar(&f.size, "size", 1024, "bytes of a body")
+	f.batch, f.window = 1, 1
+}
+
+// registerBatch is for benches that make requests by themselves.
+func (f *benchFlags) registerBatch(flags *pflag.FlagSet) {
 	flags.IntVar(&f.batch, "batch", 64, "messages of a request")
 }
 
@@ -49,7 +54,7 @@ type embeddedOn struct {
 
 func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure how fast a broker sends and consumes", Args: cobra.NoArgs, RunE: needsSubcommand}
-	c.AddCommand(a.benchSend(), a.benchConsume(), a.benchDisk())
+	c.AddCommand(a.benchSend(), a.benchConsume(), a.benchWork(), a.benchDisk())
 	return c
 }
 
@@ -79,6 +84,7 @@ the answer.`,
 		}),
 	}
 	f.register(c.Flags())
+	f.registerBatch(c.Flags())
 	c.Flags().IntVar(&producers, "producers", 4, "connections")
 	c.Flags().IntVar(&f.window, "window", 8, "requests that each producer has in flight")
 	c.Flags().DurationVar(&duration, "duration", 5*time.Second, "how long to send")
@@ -117,9 +123,50 @@ each. Reports messages a second, and the latency from the start of a pop until t
 		}),
 	}
 	f.register(c.Flags())
+	f.registerBatch(c.Flags())
 	c.Flags().IntVar(&consumers, "consumers", 4, "connections, each with a session")
 	c.Flags().IntVar(&f.window, "window", 2, "pops that each consumer has out")
 	c.Flags().Uint64Var(&messages, "messages", 1_000_000, "how many messages to fill in")
+	return c
+}
+
+func (a *app) benchWork() *cobra.Command {
+	var f benchFlags
+	var o bench.WorkOptions
+	c := &cobra.Command{
+		Use:   "work",
+		Short: "Have workers with empty handlers run through a topic",
+		Long: `Fills a topic, waits until it is on the disk, and then starts the clock: consumers with workers, as programs have them
+(client.Consumer), call a handler for each message that does nothing. Reports messages a second, and the latency from the
+start of a handler until its ack was taken. With --batch the handler gets so many messages at most (RunBatch).`,
+		Args: cobra.NoArgs,
+		RunE: a.does(func(ctx context.Context, _ []string) error {
+			if o.Consumers < 1 || o.Workers < 1 || o.Prefetch < 0 || o.Batch < 0 {
+				return usageError{errors.New("--consumers, --workers, --prefetch or --batch is too small")}
+			}
+			var report struct {
+				bench.WorkReport
+				embeddedOn
+			}
+			work := o
+			err := f.with(ctx, a, &report.embeddedOn, func(addr string) (err error) {
+				work.Addr, work.Topic, work.Group = addr, f.topic, "bench-"+rand.Text()[:8]
+				work.Queues, work.Size, work.Flushed = f.queues, f.size, f.embedded && f.fsync.value == "interval"
+				report.WorkReport, err = bench.Work(ctx, work)
+				return err
+			})
+			return a.reported(report, &report.Rate, func(w io.Writer) {
+				fmt.Fprintf(w, "redelivered\t%d\n", report.Redelivered)
+				fmt.Fprintf(w, "renewals\t%d\n", report.Renewals)
+			}, err)
+		}),
+	}
+	f.register(c.Flags())
+	c.Flags().IntVar(&o.Consumers, "consumers", 1, "connections, each with a consumer")
+	c.Flags().IntVar(&o.Workers, "workers", 64, "handlers at once of each consumer")
+	c.Flags().IntVar(&o.Prefetch, "prefetch", 0, "messages taken beyond those that are being handled")
+	c.Flags().IntVar(&o.Batch, "batch", 0, "most messages of a call of the handler, with RunBatch; 0: one, with Run")
+	c.Flags().Uint64Var(&o.Messages, "messages", 200_000, "how many messages to fill in")
 	return c
 }
 

@@ -59,6 +59,9 @@ func TestBenchBesideOtherMessages(t *testing.T) {
 	for range 2 {
 		checkRate(t, at(t, b, "", strings.Fields("bench consume --size 100 --batch 8 --consumers 2 --messages 1000 -o json")...), 1000)
 	}
+	for _, batch := range []string{"0", "16"} {
+		checkRate(t, at(t, b, "", strings.Fields("bench work --size 100 --consumers 2 --workers 4 --prefetch 8 --messages 1000 -o json --batch "+batch)...), 1000)
+	}
 	if groups := at(t, b, "", "group", "list", "-o", "json").stdout; groups != "[]\n" {
 		t.Errorf("groups are left: %s", groups)
 	}
