@@ -45,8 +45,8 @@ type ConsumerOptions struct {
 	Invisible time.Duration
 	// NoRenewals leaves leases as they are.
 	NoRenewals bool
-	// ProgressTimeout cancels (ErrStalled) a handler that has not called Delivery.Progress for so long, and ends
-	// the renewals of its leases. Default: none.
+	// ProgressTimeout cancels (ErrStalled) a handler that has not called Delivery.Progress for so long, ends the
+	// renewals of its leases, and takes back what they have added: they end after Invisible. Default: none.
 	ProgressTimeout time.Duration
 
 	// FinishWithin is how long handlers may go on after the context of Run has ended. Then theirs are cancelled

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasemq/leasemq/protocol"
@@ -314,6 +315,62 @@ func TestConsumerStalledIsNotRenewed(t *testing.T) {
 		ok(t, s.toldOnce())
 		ok(t, s.stop())
 		(&Delivery{}).Progress("of no consumer")
+	})
+}
+
+// What renewals have given a handler is taken back when it stalls: its message is free after the length of a lease.
+func TestConsumerStallShortensTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		h := newHeld()
+		h.deaf = true
+		s := stageFor(t, b, ConsumerOptions{ProgressTimeout: time.Minute}).run(h.handle)
+		s.give("m")
+		d := within(h.begun)
+		r, _ := s.changed(1)
+		s.p.settled(r, renewed(240_000, 2))
+		wantErr(t, within(h.ended), ErrStalled)
+		s.quiet(changes) // it may return yet
+		r, m := s.changed(1)
+		if x := m[0]; x.Cause != CauseRenew || x.InvisibleMs != 30_000 || x.Ordinal != 2 {
+			t.Errorf("got %+v", x)
+		}
+		s.p.settled(r, renewed(30_000, 2))
+		synctest.Wait()
+		if left := time.Until(d.Deadline()); left > 30*time.Second || left < 29*time.Second {
+			t.Errorf("%v are left", left)
+		}
+		time.Sleep(time.Hour)
+		s.quiet(changes)
+		if got := s.stats(); got.Renewals != 1 || got.Stalled != 1 {
+			t.Errorf("got %+v", got)
+		}
+		h.returns(nil)
+		s.acked()
+		ok(t, s.toldOnce())
+		ok(t, s.stop())
+	})
+}
+
+// A renewal that was under way when its handler stalled is taken back, too.
+func TestConsumerStallsDuringARenewal(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		h := newHeld()
+		h.deaf = true
+		s := stageFor(t, b, ConsumerOptions{ProgressTimeout: 11 * time.Second}).run(h.handle)
+		s.give("m")
+		within(h.begun)
+		r, _ := s.changed(1)
+		wantErr(t, within(h.ended), ErrStalled)
+		s.p.settled(r, renewed(240_000, 2))
+		r, m := s.changed(1)
+		if x := m[0]; x.InvisibleMs != 30_000 || x.Ordinal != 2 {
+			t.Errorf("got %+v", x)
+		}
+		s.p.settled(r, renewed(30_000, 2))
+		h.returns(nil)
+		s.acked()
+		ok(t, s.toldOnce())
+		ok(t, s.stop())
 	})
 }
 

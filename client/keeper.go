@@ -21,6 +21,9 @@ type keeper struct {
 	alive   moment // of the session
 }
 
+// stallGrace is how long a handler that has stalled gets to return before what renewals have given it is taken back.
+const stallGrace = time.Second
+
 // moment is when something of one job, of one work, or, if neither is set, of the session is due.
 type moment struct {
 	at    time.Time
@@ -234,12 +237,22 @@ func (r *consumerRun) unbuffer(j *job) {
 }
 
 func (k *keeper) workDue(w *work, now time.Time, due *dueList) {
+	if w.stalled {
+		k.drop(&w.moment)
+		for _, j := range w.jobs {
+			if x, ok := k.r.shortening(j, now); ok {
+				j.renewing = true
+				due.renew = append(due.renew, x)
+			}
+		}
+		return
+	}
 	at, note := w.progress()
 	if end := at.Add(k.r.opts.ProgressTimeout); now.Before(end) {
 		k.set(&w.moment, end)
 		return
 	}
-	k.drop(&w.moment)
+	k.set(&w.moment, now.Add(stallGrace))
 	why := fmt.Errorf("%w for %v", ErrStalled, now.Sub(at))
 	if note != "" {
 		why = fmt.Errorf("%w; its last note: %s", why, note)

@@ -64,6 +64,27 @@ func (r *consumerRun) renewalOf(j *job, now, deadline time.Time) (x renewal, ok 
 	return x, x.ask-left > min(left/10, leastRetry)
 }
 
+// shortening is the change that takes back what renewals have given a handler that has stalled since: its message
+// is free after the length of a lease, should it not even return. ok is false when there is nothing to take back,
+// or a renewal is under way, which sees to it when it ends. The caller holds r.mu.
+func (r *consumerRun) shortening(j *job, now time.Time) (x renewal, ok bool) {
+	if j.work == nil || !j.work.stalled || j.renewing || j.state != jobRunning || j.held.session != r.session {
+		return x, false
+	}
+	deadline, _ := j.held.leaseTimes()
+	length := r.leaseLength(j)
+	x = renewal{job: j, held: j.held, ask: length, left: deadline.Sub(now)}
+	return x, x.left > length
+}
+
+// leaseLength is how long the lease of j is without renewals.
+func (r *consumerRun) leaseLength(j *job) time.Duration {
+	if r.opts.Invisible > 0 {
+		return r.opts.Invisible
+	}
+	return j.held.session.Invisible()
+}
+
 // ladder is how long the next renewal of j is by itself: the first one 8 times the lease, the next 64 times ...
 func (r *consumerRun) ladder(j *job) time.Duration {
 	s := j.held.session
@@ -71,10 +92,7 @@ func (r *consumerRun) ladder(j *job) time.Duration {
 	if most <= 0 {
 		most = protocol.MaxInvisibleMs * time.Millisecond
 	}
-	length := r.opts.Invisible
-	if length <= 0 {
-		length = s.Invisible()
-	}
+	length := r.leaseLength(j)
 	for range j.renewed + 1 {
 		if length = min(length, most) * growth; length >= most {
 			return most
@@ -91,7 +109,7 @@ func (d *Delivery) openRenewal() (time.Duration, bool) {
 }
 
 // renewAll begins list, in as few calls as may be: but none waits less than half as long as its lease would let it,
-// only because another one is nearer to its end. It is called by the keeper.
+// only because another one is nearer to its end.
 func (r *consumerRun) renewAll(list []renewal, now time.Time) {
 	slices.SortFunc(list, func(a, b renewal) int { return cmp.Compare(a.patience(), b.patience()) })
 	for len(list) > 0 {
@@ -130,6 +148,7 @@ func (r *consumerRun) renew(list []renewal, began time.Time) {
 	}
 	r.mu.Unlock()
 	due.carryOut()
+	r.renewAll(due.renew, time.Now())
 	if failed != nil && s.Err() == nil {
 		r.log.Warn("renewals failed", "session", s.ID(), "leases", len(list), "error", failed)
 	}
@@ -139,7 +158,7 @@ func (r *consumerRun) renew(list []renewal, began time.Time) {
 func (r *consumerRun) renewed(x *renewal, result *SettleResult, began time.Time, due *dueList) {
 	j, err := x.job, result.Err
 	j.renewing = false
-	if err == nil {
+	if err == nil && x.ask > x.left {
 		r.stats.renewals.Add(1)
 	}
 	switch {
@@ -154,6 +173,10 @@ func (r *consumerRun) renewed(x *renewal, result *SettleResult, began time.Time,
 		j.renewed++
 		if j.held.session == r.session && r.session.Err() == nil {
 			r.keeper.keep(j)
+			if again, ok := r.shortening(j, time.Now()); ok { // it has stalled meanwhile
+				j.renewing = true
+				due.renew = append(due.renew, again)
+			}
 		}
 	case errors.Is(err, ErrRenewLimit): // nothing more is asked for
 	case leaseOver(err):
