@@ -442,3 +442,33 @@ func TestReclaimRefusesHere(t *testing.T) {
 		p.quiet()
 	})
 }
+
+// While a session lives the client does not wait so long between two attempts to connect, nor in one of them, that the
+// broker would take the session for lost although it is there again.
+func TestReconnectInTimeForTheSession(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		c, p := b.client(Options{})
+		wait := going(func() *Session {
+			s, err := c.Register(t.Context(), "g", RegisterOptions{})
+			ok(t, err)
+			return s
+		})
+		p.answer(p.expect(protocol.OpRegister, nil), protocol.OK, &protocol.RegisterAnswer{Session: 7, HeartbeatMs: 1000, TimeoutMs: 3000})
+		s := wait()
+		b.set(func() { b.refuse = errors.New("down") })
+		p.close()
+		time.Sleep(time.Minute)
+		b.set(func() { b.refuse, b.mute = nil, true })
+		time.Sleep(time.Minute)
+		var dials []time.Time
+		b.set(func() { dials = b.dials; b.mute = false })
+		for i := range dials[1:] {
+			// A quarter of the timeout between two attempts, and half of it in one that is not answered.
+			if gap := dials[i+1].Sub(dials[i]); i > 0 && gap > 2250*time.Millisecond {
+				t.Errorf("%v between two attempts", gap)
+			}
+		}
+		b.accept()
+		s.end(ErrClosed)
+	})
+}
