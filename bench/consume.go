@@ -82,50 +82,57 @@ func Consume(ctx context.Context, o ConsumeOptions) (ConsumeReport, error) {
 		return report, err
 	}
 	defer closeAll(clients)
-	if _, err := needTopic(ctx, clients[0], o.Topic, o.Queues); err != nil {
-		return report, err
+	sessions, err := subscribe(ctx, clients, o.Topic, o.Group, o.Queues)
+	if sessions != nil {
+		defer leave(ctx, clients[0], o.Group, sessions)
 	}
-	if err := clients[0].CreateGroup(ctx, o.Group, client.GroupRules{}); err != nil {
-		return report, fmt.Errorf("bench: group %s: %w", o.Group, err)
-	}
-	sessions, err := subscribe(ctx, clients, o)
-	defer leave(ctx, clients[0], o.Group, sessions)
 	if err != nil {
 		return report, err
 	}
-	filled, err := Send(ctx, SendOptions{
+	report.Fill, err = fill(ctx, clients[0], SendOptions{
 		Addr: o.Addr, Topic: o.Topic, Queues: o.Queues, Size: o.Size, Batch: max(o.Batch, fillBatch),
-		Producers: o.Consumers, Window: fillWindow, Messages: o.Messages,
-	})
-	report.Fill = filled.Rate
+		Producers: o.Consumers, Messages: o.Messages,
+	}, o.Flushed)
 	if err != nil {
 		return report, err
-	}
-	if o.Flushed {
-		if err := calm(ctx, clients[0]); err != nil {
-			return report, err
-		}
 	}
 	return report, consume(ctx, sessions, o, &report)
 }
 
-// subscribe opens a session on each connection, and the group's reading of the topic: behind what the topic holds
-// already.
-func subscribe(ctx context.Context, clients []*client.Client, o ConsumeOptions) ([]*client.Session, error) {
-	var sessions []*client.Session
+// fill sends what is to be consumed, and, if that is asked for, waits until it is on the disk.
+func fill(ctx context.Context, c *client.Client, o SendOptions, flushed bool) (Rate, error) {
+	o.Window = fillWindow
+	filled, err := Send(ctx, o)
+	if err == nil && flushed {
+		err = calm(ctx, c)
+	}
+	return filled.Rate, err
+}
+
+// subscribe makes the topic, if it is missing, and the group, opens a session on each connection, and the group's
+// reading of the topic: behind what the topic holds already. The sessions are nil when there is no group to be
+// deleted: when one of that name was there before, it is somebody else's.
+func subscribe(ctx context.Context, clients []*client.Client, topic, group string, queues int) ([]*client.Session, error) {
+	if _, err := needTopic(ctx, clients[0], topic, queues); err != nil {
+		return nil, err
+	}
+	if err := clients[0].CreateGroup(ctx, group, client.GroupRules{}); err != nil {
+		return nil, fmt.Errorf("bench: group %s: %w", group, err)
+	}
+	sessions := make([]*client.Session, 0, len(clients))
 	for _, c := range clients {
-		s, err := c.Register(ctx, o.Group, client.RegisterOptions{})
+		s, err := c.Register(ctx, group, client.RegisterOptions{})
 		if err != nil {
-			return sessions, fmt.Errorf("bench: group %s: %w", o.Group, err)
+			return sessions, fmt.Errorf("bench: group %s: %w", group, err)
 		}
 		sessions = append(sessions, s)
 	}
-	b, err := sessions[0].Pop(ctx, client.PopOptions{Topic: o.Topic, Start: client.StartLatest})
+	b, err := sessions[0].Pop(ctx, client.PopOptions{Topic: topic, Start: client.StartLatest})
 	switch {
 	case err != nil:
-		return sessions, fmt.Errorf("bench: first pop of %s: %w", o.Topic, err)
+		return sessions, fmt.Errorf("bench: first pop of %s: %w", topic, err)
 	case len(b.Deliveries) > 0:
-		return sessions, fmt.Errorf("bench: topic %s is being sent to by somebody else", o.Topic)
+		return sessions, fmt.Errorf("bench: topic %s is being sent to by somebody else", topic)
 	}
 	return sessions, nil
 }

@@ -56,30 +56,21 @@ func Work(ctx context.Context, o WorkOptions) (WorkReport, error) {
 		return report, err
 	}
 	defer closeAll(clients)
-	if _, err := needTopic(ctx, clients[0], o.Topic, o.Queues); err != nil {
-		return report, err
+	sessions, err := subscribe(ctx, clients[:1], o.Topic, o.Group, o.Queues)
+	if sessions != nil {
+		defer leave(ctx, clients[0], o.Group, nil)
 	}
-	if err := clients[0].CreateGroup(ctx, o.Group, client.GroupRules{}); err != nil {
-		return report, fmt.Errorf("bench: group %s: %w", o.Group, err)
-	}
-	defer leave(ctx, clients[0], o.Group, nil)
-	sessions, err := subscribe(ctx, clients[:1], ConsumeOptions{Topic: o.Topic, Group: o.Group})
 	for _, s := range sessions {
 		err = errors.Join(err, s.Close(ctx))
 	}
 	if err != nil {
 		return report, err
 	}
-	if _, err := Send(ctx, SendOptions{
+	if _, err := fill(ctx, clients[0], SendOptions{
 		Addr: o.Addr, Topic: o.Topic, Queues: o.Queues, Size: o.Size, Batch: fillBatch,
-		Producers: o.Consumers, Window: fillWindow, Messages: o.Messages,
-	}); err != nil {
+		Producers: o.Consumers, Messages: o.Messages,
+	}, o.Flushed); err != nil {
 		return report, err
-	}
-	if o.Flushed {
-		if err := calm(ctx, clients[0]); err != nil {
-			return report, err
-		}
 	}
 	return report, work(ctx, clients, o, &report)
 }
