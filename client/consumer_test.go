@@ -32,6 +32,8 @@ func TestConsumerOutcomes(t *testing.T) {
 			want: protocol.ChangeEntry{Cause: CausePostponed, InvisibleMs: 90_000}, count: func(c ConsumerStats) uint64 { return c.Postponed }},
 		{name: "postponed for too long", h: func(context.Context, *Delivery) error { return ErrPostpone(48 * time.Hour) },
 			want: protocol.ChangeEntry{Cause: CausePostponed, InvisibleMs: 6 * 60 * 60 * 1000}, count: func(c ConsumerStats) uint64 { return c.Postponed }},
+		{name: "postponed by less than can be", h: func(context.Context, *Delivery) error { return ErrPostpone(time.Nanosecond) },
+			want: protocol.ChangeEntry{Cause: CausePostponed, InvisibleMs: protocol.MinInvisibleMs}, count: func(c ConsumerStats) uint64 { return c.Postponed }},
 		{name: "postponed into the past", h: func(context.Context, *Delivery) error { return ErrPostpone(-time.Hour) },
 			want: protocol.ChangeEntry{Cause: CausePostponed}, count: func(c ConsumerStats) uint64 { return c.Postponed }},
 		{name: "error", h: func(context.Context, *Delivery) error { return errors.New("no luck") },

@@ -198,7 +198,7 @@ func (k *keeper) jobDue(j *job, now time.Time, due *dueList) {
 	deadline, _ := j.held.leaseTimes()
 	if !now.Before(deadline) {
 		k.drop(&j.moment)
-		r.leaseOver(j, fmt.Errorf("it ended %v ago by this side's clock", now.Sub(deadline)), due)
+		r.leaseOver(j, lateBy(now, deadline), due)
 		return
 	}
 	if !j.renewAt.IsZero() && !now.Before(j.renewAt) {
@@ -209,6 +209,10 @@ func (k *keeper) jobDue(j *job, now time.Time, due *dueList) {
 		}
 	}
 	k.setJob(j, deadline)
+}
+
+func lateBy(now, deadline time.Time) error {
+	return fmt.Errorf("it ended %v ago by this side's clock", now.Sub(deadline))
 }
 
 // leaseOver ends what is done with a job whose lease is over. The caller holds r.mu.

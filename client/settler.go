@@ -131,6 +131,9 @@ func sendChanges(ctx context.Context, c *settlement) {
 		} else if most > 0 {
 			changes[i].Invisible = min(o.delay, most)
 		}
+		if changes[i].Invisible > 0 { // the least that a message can be asked to wait for
+			changes[i].Invisible = max(changes[i].Invisible, protocol.MinInvisibleMs*time.Millisecond)
+		}
 	}
 	c.note(c.session.ChangeInvisible(ctx, changes))
 }

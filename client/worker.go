@@ -128,7 +128,7 @@ func (r *consumerRun) work() {
 func (r *consumerRun) next() *work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !r.stopping && (r.silent || len(r.buffer) == 0) {
+	for !r.stopping && (r.silent || !r.anyBuffered(time.Now())) {
 		r.ready.Wait()
 	}
 	if r.stopping {
@@ -152,6 +152,22 @@ func (r *consumerRun) next() *work {
 		r.keeper.set(&w.moment, w.began.Add(t))
 	}
 	return w
+}
+
+// anyBuffered tells whether a message is there to be handed out. What would be next and has no lease any more, since
+// the keeper is late, is let go. The caller holds r.mu.
+func (r *consumerRun) anyBuffered(now time.Time) bool {
+	for i := 0; i < min(len(r.buffer), r.batch); {
+		j := r.buffer[i]
+		deadline, _ := j.held.leaseTimes()
+		if now.Before(deadline) {
+			i++
+			continue
+		}
+		r.keeper.drop(&j.moment)
+		r.leaseOver(j, lateBy(now, deadline), new(dueList))
+	}
+	return len(r.buffer) > 0
 }
 
 // handle calls the handler. It does not come back when the handler ends the goroutine, but finishes the

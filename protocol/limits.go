@@ -34,6 +34,8 @@ const (
 	MaxInFlightPerQueue = 10_000 // leases of one group on one queue
 
 	MaxPopSlot = 15
+	// MaxPopSequence leaves room for a next one.
+	MaxPopSequence = 1<<63 - 1
 
 	MaxReclaimReceipts = 4096 // as many as a session may hold leases
 

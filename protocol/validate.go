@@ -84,6 +84,8 @@ func (m *PopRequest) Validate() error {
 		return invalid(MaxAwaitMs, "await time of %d ms, limit %d", m.AwaitMs, MaxAwaitMs)
 	case m.Slot > MaxPopSlot:
 		return invalid(MaxPopSlot, "pop slot %d, 0 to %d are legal", m.Slot, MaxPopSlot)
+	case m.Sequence > MaxPopSequence:
+		return invalid(MaxPopSequence, "pop sequence %d, limit %d", m.Sequence, uint64(MaxPopSequence))
 	case m.PreviousLost && m.Sequence == 0:
 		return invalid(0, "previous lost without a pop sequence")
 	case m.Start > StartTime:

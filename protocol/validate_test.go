@@ -76,6 +76,8 @@ func TestValidatePop(t *testing.T) {
 	wantRefusal(t, "long lease", valid(func(m *PopRequest) { m.InvisibleMs = MaxInvisibleMs + 1 }), Invalid, MaxInvisibleMs)
 	wantRefusal(t, "await", valid(func(m *PopRequest) { m.AwaitMs = MaxAwaitMs + 1 }), Invalid, MaxAwaitMs)
 	wantRefusal(t, "slot", valid(func(m *PopRequest) { m.Slot = MaxPopSlot + 1 }), Invalid, MaxPopSlot)
+	wantValid(t, "highest sequence", valid(func(m *PopRequest) { m.Sequence = MaxPopSequence }))
+	wantRefusal(t, "sequence", valid(func(m *PopRequest) { m.Sequence = MaxPopSequence + 1 }), Invalid, MaxPopSequence)
 	wantRefusal(t, "lost what", valid(func(m *PopRequest) { m.PreviousLost = true }), Invalid, 0)
 	wantRefusal(t, "start", valid(func(m *PopRequest) { m.Start = 3 }), Invalid, 2)
 	wantRefusal(t, "start at a time", valid(func(m *PopRequest) { m.Start = StartTime }), Unsupported, 0)
