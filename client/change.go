@@ -176,12 +176,12 @@ func (s *Session) resolve(ctx context.Context, changes []Change, entries []proto
 	if len(again) == 0 {
 		return nil
 	}
-	s.change(ctx, again, func(i int) *Delivery { return of[i] })
+	results := s.change(ctx, again, func(i int) *Delivery { return of[i] })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, d := range of {
+	for i, d := range of {
 		if d.open.is {
-			return fmt.Errorf("leasemq: %s: the outcome of an earlier change is still open: %w", protocol.OpChangeInvisible, context.Cause(ctx))
+			return fmt.Errorf("leasemq: %s: the outcome of an earlier change is still open: %w", protocol.OpChangeInvisible, results[i].Err)
 		}
 	}
 	return nil

@@ -318,6 +318,28 @@ func TestConsumerStalledIsNotRenewed(t *testing.T) {
 	})
 }
 
+// A renewal that was too late, and asked for more than is left by now, is followed by one that asks for less.
+func TestConsumerRenewLimitWithSomethingLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		h := newHeld()
+		s := stageFor(t, b, ConsumerOptions{}).run(h.handle)
+		at := time.Now()
+		s.give("m")
+		r := s.renewal(at, 10*time.Second, 1, 4*60_000)
+		s.p.settled(r, protocol.SettleResult{Status: protocol.RenewLimit, RemainingMs: 20_000, RenewalsLeft: 2, BudgetMs: 60_000})
+		synctest.Wait()
+		r, m := s.changed(1)
+		if x := m[0]; x.Ordinal != 1 || x.InvisibleMs <= 30_000 || x.InvisibleMs >= 80_000 {
+			t.Errorf("got %+v", x)
+		}
+		s.p.settled(r, renewed(m[0].InvisibleMs, 1))
+		h.returns(nil)
+		s.acked()
+		ok(t, s.toldOnce())
+		ok(t, s.stop())
+	})
+}
+
 // What renewals have given a handler is taken back when it stalls: its message is free after the length of a lease.
 func TestConsumerStallShortensTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {

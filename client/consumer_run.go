@@ -53,6 +53,7 @@ type consumerRun struct {
 
 	keeper   keeper
 	renewals sync.WaitGroup
+	notes    sync.WaitGroup // log lines that nothing waits for but the end of Run
 	acks     settler
 	gives    settler
 	settlers sync.WaitGroup
@@ -222,10 +223,13 @@ func (r *consumerRun) adopt(s *Session, former []*job) {
 // r.mu.
 func (r *consumerRun) takeBack(s *Session, former []*job) (reclaimed int) {
 	for i, j := range former {
-		if j.told {
+		x := &s.reclaimed[i]
+		if j.told { // meanwhile, and nobody is there to settle what was reclaimed
+			if x.Err == nil {
+				r.returned(x.Delivery(j.d))
+			}
 			continue
 		}
-		x := &s.reclaimed[i]
 		if x.Err != nil {
 			j.gone = x
 			r.settle(j)
@@ -239,6 +243,14 @@ func (r *consumerRun) takeBack(s *Session, former []*job) (reclaimed int) {
 		r.settle(j)
 	}
 	return reclaimed
+}
+
+// returned gives back a lease that no handler knows of. The caller holds r.mu.
+func (r *consumerRun) returned(d *Delivery) {
+	r.lastSeq++
+	j := &job{d: d, held: d, seq: r.lastSeq, state: jobFinished, outcome: outcome{kind: outcomeReturned}}
+	r.jobs[j] = struct{}{}
+	r.settle(j)
 }
 
 // lose ends the use of s, which is over: handlers are cancelled, what no handler has is forgotten, and what
@@ -268,6 +280,6 @@ func (r *consumerRun) lose(s *Session) {
 		}
 	}
 	r.mu.Unlock()
-	r.log.Warn("session lost", "session", s.id, "error", s.Err(), "handlers", len(over))
 	carryOut(over)
+	r.notes.Go(func() { r.log.Warn("session lost", "session", s.id, "error", s.Err(), "handlers", len(over)) })
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -315,5 +317,42 @@ func TestConsumerUnansweredAck(t *testing.T) {
 		s.register(78, protocol.Reclaimed{Status: protocol.AlreadySettled, Reason: protocol.ReasonSettled, Token: 7<<32 | 1})
 		ok(t, s.toldOnce())
 		ok(t, s.stop())
+	})
+}
+
+// The longest delay of the group was lowered since the session began: a postponement is repeated with what it allows.
+func TestConsumerPostponesUnderNewRules(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		s := stageFor(t, b, ConsumerOptions{}).run(func(context.Context, *Delivery) error { return ErrPostpone(5 * time.Hour) })
+		s.give("m")
+		r, m := s.changed(1)
+		if m[0].InvisibleMs != 5*60*60*1000 {
+			t.Errorf("got %+v", m[0])
+		}
+		s.p.settled(r, protocol.SettleResult{Status: protocol.Invalid, BudgetMs: 60_000})
+		if got := s.given(); got.Cause != CausePostponed || got.InvisibleMs != 60_000 {
+			t.Errorf("got %+v", got)
+		}
+		ok(t, s.toldOnce())
+		ok(t, s.stop())
+	})
+}
+
+// OnSettled that ends its goroutine is called for the next message all the same.
+func TestConsumerOnSettledThatExits(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		var told atomic.Int64
+		s := stageFor(t, b, ConsumerOptions{OnSettled: func(*Delivery, error) {
+			told.Add(1)
+			runtime.Goexit()
+		}}).run(func(context.Context, *Delivery) error { return nil })
+		for range 3 {
+			s.give("m")
+			s.acked()
+		}
+		ok(t, s.stop())
+		if told.Load() != 3 {
+			t.Errorf("told %d times", told.Load())
+		}
 	})
 }

@@ -27,6 +27,9 @@ func (r *consumerRun) stop(err error) error {
 	r.rest()
 	r.kept.Wait()
 	r.renewals.Wait()
+	if s != nil && s.Err() != nil { // the keeper may not have seen it
+		r.lose(s)
+	}
 	r.drain()
 	errs := []error{err}
 	if hung != nil {
@@ -45,6 +48,7 @@ func (r *consumerRun) stop(err error) error {
 		errs = append(errs, s.Close(ctx))
 	}
 	r.k.session.Store(nil)
+	r.notes.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return firstOrAll(append(errs, r.fenced))

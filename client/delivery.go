@@ -72,10 +72,10 @@ func (d *Delivery) Progress(note string) {
 	if d.work == nil {
 		return
 	}
-	d.work.noteProgress(note)
-	d.session.mu.Lock()
-	defer d.session.mu.Unlock()
-	d.session.progressAt = time.Now()
+	s := d.work.noteProgress(d, note)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.progressAt = time.Now()
 }
 
 // forget notes that the session does not hold d any more, without the broker's being asked.

@@ -12,6 +12,10 @@ import (
 // asked for again.
 const answerPatience = 10 * time.Second
 
+// fetchBytes is how much a pop asks for at most for each message (one comes however long it is). The broker lets the
+// pops that wait on a connection ask for so much and no more, so a connection has room for many consumers.
+const fetchBytes = 64 << 10
+
 // emptyTooSoon: a pop that was to wait and came back with nothing before this is not repeated at once.
 const emptyTooSoon = 100 * time.Millisecond
 
@@ -58,7 +62,7 @@ func (r *consumerRun) pop(ctx context.Context, s *Session, n int) (*Batch, error
 	ctx, cancel := context.WithTimeout(ctx, fetchAwait+answerPatience)
 	defer cancel()
 	return s.Pop(ctx, PopOptions{
-		Topic: r.k.topic, Max: n, Invisible: r.opts.Invisible, Await: fetchAwait,
+		Topic: r.k.topic, Max: n, MaxBytes: min(n*fetchBytes, protocol.MaxPopBytes), Invisible: r.opts.Invisible, Await: fetchAwait,
 		FilterTags: r.opts.FilterTags, Start: r.opts.Start, Create: r.opts.Create,
 	})
 }

@@ -154,10 +154,15 @@ type dueList struct {
 	notes []func() // log lines
 }
 
-func (l *dueList) carryOut() {
+// carryOut ends contexts first. Log lines may be held up by whoever reads them, and are nobody's to wait for.
+func (l *dueList) carryOut(r *consumerRun) {
 	carryOut(l.over)
-	for _, note := range l.notes {
-		note()
+	if len(l.notes) > 0 {
+		r.notes.Go(func() {
+			for _, note := range l.notes {
+				note()
+			}
+		})
 	}
 }
 
@@ -176,7 +181,7 @@ func (k *keeper) act(timer *time.Timer) (s *Session, silent bool) {
 	s, silent = k.r.session, k.r.silent
 	k.r.mu.Unlock()
 	timer.Reset(wait)
-	due.carryOut()
+	due.carryOut(k.r)
 	k.r.renewAll(due.renew, now)
 	return s, silent
 }
@@ -221,9 +226,15 @@ func (r *consumerRun) leaseOver(j *job, why error, due *dueList) {
 	switch j.state {
 	case jobBuffered:
 		r.stats.leasesLost.Add(1)
-		j.held.forget()
 		r.unbuffer(j)
-		r.tell(j, why)
+		if j.lost != nil { // so the broker says
+			j.held.forget()
+			r.tell(j, why)
+			return
+		}
+		// The broker may have it leased for longer than this side knows: by a renewal whose answer did not come.
+		j.state, j.outcome = jobFinished, outcome{kind: outcomeReturned}
+		r.settle(j)
 	case jobRunning:
 		r.stats.leasesLost.Add(1)
 		due.over = r.cancel(due.over, j.work, lostBecause(ErrLeaseLost, why))

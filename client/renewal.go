@@ -101,6 +101,13 @@ func (r *consumerRun) ladder(j *job) time.Duration {
 	return length
 }
 
+// noteLeft notes what a refused renewal says to be left.
+func (d *Delivery) noteLeft(r *SettleResult) {
+	d.session.mu.Lock()
+	defer d.session.mu.Unlock()
+	d.renewalsLeft, d.budget = r.RenewalsLeft, r.Budget
+}
+
 // openRenewal is the length of a renewal of which it is not known whether it was made.
 func (d *Delivery) openRenewal() (time.Duration, bool) {
 	d.session.mu.Lock()
@@ -147,7 +154,7 @@ func (r *consumerRun) renew(list []renewal, began time.Time) {
 		}
 	}
 	r.mu.Unlock()
-	due.carryOut()
+	due.carryOut(r)
 	r.renewAll(due.renew, time.Now())
 	if failed != nil && s.Err() == nil {
 		r.log.Warn("renewals failed", "session", s.ID(), "leases", len(list), "error", failed)
@@ -178,7 +185,9 @@ func (r *consumerRun) renewed(x *renewal, result *SettleResult, began time.Time,
 				due.renew = append(due.renew, again)
 			}
 		}
-	case errors.Is(err, ErrRenewLimit): // nothing more is asked for
+	case errors.Is(err, ErrRenewLimit): // it asked for too much, or nothing is left
+		j.held.noteLeft(result)
+		r.retryRenewal(x, err, began)
 	case leaseOver(err):
 		j.lost = err
 		r.keeper.drop(&j.moment)

@@ -78,7 +78,14 @@ func leaseOver(err error) bool {
 		return true
 	}
 	e, ok := err.(*StatusError)
-	return ok && (e.Status == protocol.Stale || e.Status == protocol.AlreadySettled || e.Status == protocol.InvalidReceipt)
+	if !ok {
+		return false
+	}
+	switch e.Status {
+	case protocol.Stale, protocol.AlreadySettled, protocol.InvalidReceipt, protocol.TopicNotFound:
+		return true
+	}
+	return false
 }
 
 func firstRefusal(results []SettleResult) error {

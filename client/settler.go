@@ -27,7 +27,8 @@ type settlement struct {
 	jobs     []*job
 	held     []*Delivery
 	outcomes []outcome
-	errs     []error // what became of each
+	errs     []error         // what became of each
+	most     []time.Duration // the longest delay that the broker lets it have, where it says so
 }
 
 func (q *settler) init(r *consumerRun, send func(context.Context, *settlement)) {
@@ -90,7 +91,7 @@ func (q *settler) take() (c *settlement, closed bool) {
 	c = &settlement{
 		session: q.r.session,
 		jobs:    append([]*job(nil), q.queue[:n]...), held: make([]*Delivery, n),
-		outcomes: make([]outcome, n), errs: make([]error, n),
+		outcomes: make([]outcome, n), errs: make([]error, n), most: make([]time.Duration, n),
 	}
 	for i, j := range c.jobs {
 		j.settling, j.sent = true, true
@@ -142,7 +143,7 @@ func sendChanges(ctx context.Context, c *settlement) {
 func (c *settlement) note(results []SettleResult, err error) {
 	for i := range c.errs {
 		if c.errs[i] = err; results != nil {
-			c.errs[i] = results[i].Err
+			c.errs[i], c.most[i] = results[i].Err, results[i].Budget
 		}
 	}
 }
@@ -162,6 +163,9 @@ func (q *settler) settled(c *settlement) (again bool) {
 			r.tell(j, err)
 		case c.session.Err() != nil:
 			r.settle(j)
+		case errors.Is(err, ErrInvalid) && c.most[i] > 0 && c.most[i] < j.outcome.delay:
+			j.outcome.delay = c.most[i] // the group's rules have changed
+			repeat = append(repeat, j)
 		case r.settling.Err() == nil && worthAnother(err, c.held[i].Deadline()):
 			repeat = append(repeat, j)
 		default:

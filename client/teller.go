@@ -46,14 +46,21 @@ func (t *teller) behind() int {
 }
 
 func (t *teller) run() {
-	defer close(t.stopped)
+	stopped := false
+	defer func() {
+		if !stopped { // OnSettled has ended the goroutine
+			go t.run()
+		}
+	}()
 	for {
 		x, ok := t.next()
 		if !ok {
-			return
+			break
 		}
 		t.tell(x)
 	}
+	stopped = true
+	close(t.stopped)
 }
 
 // next waits for a message; ok is false when there are no more.

@@ -43,7 +43,7 @@ type job struct {
 
 // leased makes d the lease of j.
 func (j *job) leased(d *Delivery) {
-	j.held, j.lost, j.renewed = d, nil, 0
+	j.held, j.gone, j.lost, j.renewed = d, nil, nil, 0
 }
 
 // work is what one call of the handler gets.
@@ -68,8 +68,18 @@ type progressMark struct {
 	note string
 }
 
-// noteProgress is called by the handler.
-func (w *work) noteProgress(note string) { w.marked.Store(&progressMark{time.Now(), note}) }
+// noteProgress is called by the handler. It returns the session that holds d by now.
+func (w *work) noteProgress(d *Delivery, note string) *Session {
+	w.marked.Store(&progressMark{time.Now(), note})
+	w.r.mu.Lock()
+	defer w.r.mu.Unlock()
+	for _, j := range w.jobs {
+		if j.d == d {
+			return j.held.session
+		}
+	}
+	return d.session
+}
 
 // progress is when the work last told of progress, and what it said.
 func (w *work) progress() (at time.Time, note string) {
