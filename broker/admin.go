@@ -5,6 +5,9 @@ import (
 	"github.com/leasemq/leasemq/protocol"
 )
 
+// noDisk is why nothing new can be made. What ends something (acks, releases, leaving, deletions) still can.
+var noDisk = protocol.ErrorBody{Message: "no disk space"}
+
 // createTopic appends and applies the record of a new topic.
 func (e *Engine) createTopic(name string, queues uint16) (slot uint32, status protocol.Status, why protocol.ErrorBody) {
 	if err := protocol.CheckName("topic", name); err != nil {
@@ -17,6 +20,9 @@ func (e *Engine) createTopic(name string, queues uint16) (slot uint32, status pr
 	}
 	if t.queues.Len()+int(queues) > e.limits.Queues {
 		return 0, protocol.LimitExceeded, protocol.ErrorBody{Message: "queues of all topics", Detail: uint64(e.limits.Queues)}
+	}
+	if !e.diskFor(worstSmall, grantReserve) {
+		return 0, protocol.StoreFull, noDisk
 	}
 	rec := codec.Topic{Op: codec.OpCreate, ID: t.nextID, Queues: queues, Name: []byte(name)}
 	e.appendRecord(codec.TypeTopic, rec.Append(e.scratch.payload))
@@ -56,6 +62,9 @@ func (e *Engine) updateTopic(o *op, r *protocol.UpdateTopicRequest) {
 		return
 	case e.fold.leases.Cursors()+more*len(e.topicRun[slot].subs) > e.limits.Cursors:
 		o.refuse(protocol.LimitExceeded, uint64(e.limits.Cursors), "cursors (queues times groups)")
+		return
+	case !e.diskFor(worstSmall, grantReserve):
+		o.status, o.why = protocol.StoreFull, noDisk
 		return
 	}
 	rec := codec.Topic{Op: codec.OpUpdate, ID: t.slab.At(slot).id, Queues: r.Queues, Name: []byte(r.Name)}
@@ -138,6 +147,9 @@ func (e *Engine) createGroup(name string, rules protocol.GroupRules) (protocol.S
 	if len(e.fold.sessions.Groups()) >= e.limits.Groups {
 		return protocol.LimitExceeded, protocol.ErrorBody{Message: "groups", Detail: uint64(e.limits.Groups)}
 	}
+	if !e.diskFor(worstSmall, grantReserve) {
+		return protocol.StoreFull, noDisk
+	}
 	e.writeGroup(&codec.Group{
 		Op: codec.OpCreate, ID: e.fold.sessions.NextGroupID(), Rules: rulesRecord(rules), Name: []byte(name),
 	})
@@ -167,6 +179,10 @@ func (e *Engine) updateGroup(o *op, r *protocol.GroupRequest) {
 	rules := r.Rules.Merge(rulesAnswer(g.Rules))
 	if err := rules.Validate(); err != nil {
 		o.status, o.why = protocol.Refusal(err)
+		return
+	}
+	if !e.diskFor(worstSmall, grantReserve) {
+		o.status, o.why = protocol.StoreFull, noDisk
 		return
 	}
 	e.writeGroup(&codec.Group{Op: codec.OpUpdate, ID: g.ID, Rules: rulesRecord(rules), Name: []byte(r.Name)})

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -121,5 +122,36 @@ func TestSilentSessionLosesItsLeases(t *testing.T) {
 	}
 	if a := c.call(protocol.OpAck, 0, &protocol.AckRequest{Session: a.Session, Entries: []protocol.AckEntry{{Receipt: p.Rows[0].Receipt}}}); a.Status != protocol.SessionNotFound {
 		t.Fatalf("ack by the lost session: %s", a.Status)
+	}
+}
+
+// However many pops of a connection wait: one that can be served is.
+func TestPopBesideManyThatWait(t *testing.T) {
+	r := newRig(t, nil)
+	c := r.dial()
+	c.sendBodies("full", "x")
+	waits := 0
+	for i := 0; ; i++ {
+		s := c.register("g", fmt.Sprint(i))
+		req := popRequest(s.Session, "empty", 1)
+		req.AwaitMs = 60_000
+		id := c.start(protocol.OpPop, protocol.FlagCreate, req)
+		r.commit()
+		if a, ok := c.peekAnswer(id); ok {
+			if a.Status != protocol.LimitExceeded || waits == 0 {
+				t.Fatalf("pop %d: %s", i, a.Status)
+			}
+			break
+		}
+		waits++
+	}
+	s := c.register("g", "last")
+	req := popRequest(s.Session, "full", 1)
+	req.AwaitMs = 60_000
+	if p := c.pop(req); len(p.Rows) != 1 {
+		t.Errorf("%d messages, beside %d pops that wait", len(p.Rows), waits)
+	}
+	if a := c.call(protocol.OpPop, 0, popRequest(s.Session, "full", 1)); a.Status != protocol.Empty {
+		t.Errorf("one that does not wait: %s", a.Status)
 	}
 }

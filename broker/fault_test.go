@@ -155,7 +155,20 @@ func TestFullDiskRefusesInOrder(t *testing.T) {
 	if !refused {
 		t.Fatal("sends were never refused")
 	}
-	// then acks, releases and session ends still go through,
+	// then nothing new is made either,
+	if a := fillWithSessions(t, c); a.Status != protocol.StoreFull {
+		t.Fatalf("register: %s", a.Status)
+	}
+	for code, request := range map[protocol.Opcode]interface{ Append([]byte) []byte }{
+		protocol.OpCreateGroup: &protocol.GroupRequest{Name: "new"},
+		protocol.OpUpdateGroup: &protocol.GroupRequest{Name: "g"},
+		protocol.OpCreateTopic: &protocol.CreateTopicRequest{Name: "new", Queues: 1},
+	} {
+		if status, _ := c.refused(code, 0, request); status != protocol.StoreFull && status != protocol.OK {
+			t.Errorf("%s: %s", code, status)
+		}
+	}
+	// but acks, releases and session ends still go through,
 	if res := c.ack(s.Session, p.Rows[0].Receipt); res[0].Status != protocol.OK {
 		t.Fatalf("ack: %+v", res)
 	}
@@ -173,6 +186,20 @@ func TestFullDiskRefusesInOrder(t *testing.T) {
 			t.Fatal("sends are refused still")
 		}
 	}
+}
+
+// fillWithSessions registers consumers until one is refused, which must come before the space for acks is used up.
+func fillWithSessions(t *testing.T, c *conn) (last answer) {
+	t.Helper()
+	for i := range 5000 {
+		last = c.call(protocol.OpRegister, 0, &protocol.RegisterRequest{
+			Group: "g", ConsumerID: strings.Repeat("c", 200) + fmt.Sprint(i%50), Nonce: [16]byte{1, byte(i), byte(i >> 8)},
+		})
+		if last.Status != protocol.OK {
+			break
+		}
+	}
+	return last
 }
 
 func TestDamagedMessageIsPassed(t *testing.T) {

@@ -74,10 +74,6 @@ func (e *Engine) pop(o *op) (done bool) {
 	}
 	nowMs := e.lease.fine(e.clock.Mono())
 	w.dueMs = nowMs + w.awaitMs
-	if why, over := e.parkedEnough(w); over {
-		w.status, w.refusal, w.gate = protocol.LimitExceeded, why, e.log.Appended()
-		return true
-	}
 	for range 64 { // each round passes over skipSlice offsets at most
 		switch e.tryPop(w, nowMs) {
 		case popGranted:
@@ -92,24 +88,31 @@ func (e *Engine) pop(o *op) (done bool) {
 			w.gate = e.log.Appended()
 			return true
 		case popNoRoom:
-			e.park(w)
-			e.markDirty(w.sub)
-			return false
+			return e.parkNew(w, true)
 		case popLoading:
-			e.park(w)
-			return false
+			return e.parkNew(w, false)
 		case popNothing:
 			if w.awaitMs == 0 {
 				e.answerEmpty(w)
 				return true
 			}
-			e.park(w)
-			return false
+			return e.parkNew(w, false)
 		}
 		break
 	}
+	return e.parkNew(w, true)
+}
+
+// parkNew parks a pop that has just come, if it may wait. again: another section is to look at it.
+func (e *Engine) parkNew(w *waiter, again bool) (done bool) {
+	if why, over := e.parkedEnough(w); over {
+		w.status, w.refusal, w.gate = protocol.LimitExceeded, why, e.log.Appended()
+		return true
+	}
 	e.park(w)
-	e.markDirty(w.sub)
+	if again {
+		e.markDirty(w.sub)
+	}
 	return false
 }
 

@@ -30,7 +30,8 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 		o.refuse(protocol.Invalid, uint64(g.Rules.MaxInvisibleMs), "the reclaimed lease is over the group's limit")
 		return
 	}
-	if old, ok := e.fold.sessions.OfConsumer(g.ID, r.ConsumerID); ok {
+	old, fenced := e.fold.sessions.OfConsumer(g.ID, r.ConsumerID)
+	if fenced {
 		switch {
 		case old.Nonce == r.Nonce:
 			if live, ok := e.fold.sessions.Live(old.ID); ok {
@@ -45,6 +46,12 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 			}
 			return
 		}
+	}
+	if !e.diskFor(o.worst, grantReserve) { // before anybody is fenced
+		o.status, o.why = protocol.StoreFull, noDisk
+		return
+	}
+	if fenced {
 		e.endSession(old.ID, codec.EndFenced)
 	}
 	if e.fold.sessions.Sessions() >= e.limits.Sessions {
