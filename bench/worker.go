@@ -38,8 +38,8 @@ type WorkerEvent struct {
 	At time.Time `json:"-"` // when the line was read
 }
 
-// The events of a worker. Each job has one start and one of settled and refused; between them one of done and
-// cancelled.
+// The events of a worker. Each job has one start, then one of done and cancelled, then one of settled and refused; but
+// one that is given back because the worker stops ends with cancelled.
 const (
 	EventStart     = "start"     // a handler began
 	EventDone      = "done"      // it came to its end

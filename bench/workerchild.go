@@ -108,9 +108,6 @@ func (w *WorkerChild) Working() map[string]WorkerEvent {
 // PID is the number of the process.
 func (w *WorkerChild) PID() int { return w.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
-func (w *WorkerChild) Done() <-chan struct{} { return w.done }
-
 // Signal sends the process a signal: SIGSTOP freezes it, SIGCONT lets it go on, SIGTERM asks it to leave.
 func (w *WorkerChild) Signal(s syscall.Signal) error {
 	if err := w.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {

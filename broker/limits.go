@@ -47,7 +47,8 @@ const (
 	// defaultQueues is the number of queues of a topic made on first use.
 	defaultQueues = 8
 
-	// A pop may make a topic and a subscription of 1,024 queues, and grant runs of maxGrantRuns.
+	// A pop may make a topic and a subscription of 1,024 queues, grant runs of maxGrantRuns, and give back the 256
+	// leases of an answer that was lost.
 	maxGrantRuns   = 512
 	worstPop       = 64 << 10
 	worstSmall     = 4 << 10
