@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -394,4 +395,37 @@ func TestConsumerReclaimsAtTheSecondTry(t *testing.T) {
 		ok(t, s.toldOnce())
 		ok(t, s.stop())
 	})
+}
+
+// A worker that is free in the very moment in which the session becomes silent, or a lease ends, hands nothing out, whether the
+// keeper has been there before or not.
+func TestConsumerHandsOutByTheClock(t *testing.T) {
+	for _, x := range []struct {
+		name string
+		ms   uint32 // of the leases
+		free time.Duration
+	}{{"session", 60_000, 9 * time.Second}, {"lease", 8_000, 8 * time.Second}} {
+		t.Run(x.name, func(t *testing.T) {
+			for range 20 {
+				bubble(t, func(t *testing.T, b *fakeBroker) {
+					var calls atomic.Int64
+					var s *stage
+					s = stageFor(t, b, ConsumerOptions{Prefetch: 1, NoRenewals: true}).run(func(ctx context.Context, d *Delivery) error {
+						if calls.Add(1); text(d) == "a" {
+							time.Sleep(time.Until(s.began.Add(x.free)))
+						}
+						return nil
+					})
+					s.setMute(x.name == "session")
+					s.giveRows(func(r *protocol.LeaseRow) { r.RemainingMs = x.ms }, "a", "b")
+					time.Sleep(time.Until(s.began.Add(x.free + time.Millisecond)))
+					synctest.Wait()
+					if calls.Load() != 1 {
+						t.Fatalf("%d messages were handed out", calls.Load())
+					}
+					s.c.Close()
+				})
+			}
+		})
+	}
 }

@@ -292,6 +292,7 @@ func (k *keeper) sessionDue(now time.Time, due *dueList) {
 	r := k.r
 	if until := r.session.AliveUntil(); now.Before(until) {
 		k.set(&k.alive, until)
+		r.ready.Broadcast() // workers that have seen the former moment pass
 		return
 	}
 	k.drop(&k.alive)

@@ -138,7 +138,7 @@ func (r *consumerRun) work() {
 func (r *consumerRun) next() *work {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !r.stopping && (r.silent || !r.anyBuffered(time.Now())) {
+	for !r.stopping && !r.anyToHandOut(time.Now()) {
 		r.ready.Wait()
 	}
 	if r.stopping {
@@ -164,9 +164,13 @@ func (r *consumerRun) next() *work {
 	return w
 }
 
-// anyBuffered tells whether a message is there to be handed out. What would be next and has no lease any more, since
-// the keeper is late, is let go. The caller holds r.mu.
-func (r *consumerRun) anyBuffered(now time.Time) bool {
+// anyToHandOut tells whether a message is there that a handler may have. It looks at the clock itself: when the process was
+// stopped, a worker may come before the keeper, and the session or a lease may be long over. What would be next and
+// has no lease any more is let go. The caller holds r.mu.
+func (r *consumerRun) anyToHandOut(now time.Time) bool {
+	if r.silent || r.session == nil || !now.Before(r.session.AliveUntil()) {
+		return false // the keeper wakes the workers when it has looked at the session
+	}
 	for i := 0; i < min(len(r.buffer), r.batch); {
 		j := r.buffer[i]
 		deadline, _ := j.held.leaseTimes()
