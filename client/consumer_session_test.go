@@ -383,6 +383,7 @@ func TestConsumerReclaimsAtTheSecondTry(t *testing.T) {
 		s.p.push(protocol.OpSessionEnded, protocol.OK, endSession(77, protocol.ReasonSessionExpired))
 		within(h.ended)
 		s.register(78, protocol.Reclaimed{Status: protocol.StoreFull})
+		synctest.Wait() // a push about a session that the client does not know yet is passed over
 		s.p.push(protocol.OpSessionEnded, protocol.OK, endSession(78, protocol.ReasonSessionExpired))
 		s.register(79, protocol.Reclaimed{Token: 100, RemainingMs: 30_000, RenewalsLeft: 3, BudgetMs: 1 << 30, Receipt: []byte("new")})
 		h.returns(nil)

@@ -77,7 +77,7 @@ func endsRun(err error) bool {
 		return false
 	}
 	switch e.Status {
-	case protocol.Invalid, protocol.Unsupported, protocol.TopicNotFound, protocol.GroupNotFound,
+	case protocol.Invalid, protocol.Unsupported, protocol.TooLarge, protocol.TopicNotFound, protocol.GroupNotFound,
 		protocol.FilterConflict, protocol.GroupModeConflict:
 		return true
 	}
