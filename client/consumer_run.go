@@ -270,6 +270,7 @@ func (r *consumerRun) lose(s *Session) {
 	}
 	r.acks.queue, r.gives.queue, r.buffer = nil, nil, nil
 	for j := range r.jobs {
+		j.gone = nil // the next session presents its receipt again
 		switch {
 		case j.work == nil: // buffered, or being given back
 			r.tell(j, why)
