@@ -20,18 +20,15 @@ func main() {
 	}
 	defer c.Close()
 	worker := c.Consumer("billing", "orders", client.ConsumerOptions{Workers: 8, Create: true})
-	if err := worker.Run(ctx, charge); err != nil {
+	err = worker.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+		order, err := d.Body()
+		if err != nil {
+			return err // any error gives the message back for another attempt
+		}
+		log.Printf("attempt %d at %s, fencing token %d: %s", d.Attempt, d.ID, d.Token, order)
+		return nil // acked. ctx ends when the message may be with somebody else by now
+	})
+	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// charge: nil acks the message, an error gives it back for another attempt. ctx ends when the message may be with
-// somebody else by now.
-func charge(ctx context.Context, d *client.Delivery) error {
-	order, err := d.Body()
-	if err != nil {
-		return err
-	}
-	log.Printf("attempt %d at %s, fencing token %d: %s", d.Attempt, d.ID, d.Token, order)
-	return nil
 }
