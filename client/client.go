@@ -23,7 +23,7 @@ type Client struct {
 // client connects again by itself until Close. A broker that refuses HELLO gives a *StatusError.
 func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
 	c := &Client{sessions: make(map[uint64]*Session)}
-	l, err := newLink(ctx, addr, o.withDefaults(), c.sessionEnded)
+	l, err := newLink(ctx, addr, o.withDefaults(), c.sessionEnded, c.brokerBegan)
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +67,19 @@ func (c *Client) sessionEnded(p protocol.SessionEnded) {
 		e.Status = protocol.SessionFenced
 	}
 	s.end(e)
+}
+
+// brokerBegan tells the sessions that the broker has been started anew.
+func (c *Client) brokerBegan(epoch uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.sessions {
+		s.brokerEpoch.Store(epoch)
+		select {
+		case s.restarted <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // add makes s known and starts its heartbeats.

@@ -34,6 +34,7 @@ type conn struct {
 	link   *link
 	net    net.Conn
 	limits limits
+	epoch  uint32 // of the broker
 	born   time.Time
 	moved  atomic.Int64 // ns after born at which the peer last gave a sign of life
 
@@ -118,6 +119,7 @@ func (c *conn) greet() error {
 		if answer.Version != protocol.Version {
 			return fmt.Errorf("the broker chose protocol version %d, this side speaks %d", answer.Version, protocol.Version)
 		}
+		c.epoch = answer.Epoch
 		c.limits = limits{
 			credit: int(answer.CreditBytes),
 			frame:  lowered(answer.MaxFrameBytes, protocol.MaxFrameBytes),

@@ -340,6 +340,48 @@ func TestConsumerRenewLimitWithSomethingLeft(t *testing.T) {
 	})
 }
 
+// A crash of the broker may take a first grant that was answered: the leases from before it are confirmed at once.
+func TestConsumerProvesItsLeasesAfterARestart(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		bubble(t, func(t *testing.T, b *fakeBroker) {
+			h := newHeld()
+			s := stageFor(t, b, ConsumerOptions{}).run(h.handle)
+			at := time.Now()
+			s.giveRows(func(r *protocol.LeaseRow) { r.Attempt = 1 }, "m")
+			within(h.begun)
+			time.Sleep(time.Second)
+			b.set(func() { b.hello.Epoch++ })
+			s.p.close()
+			s.reconnected()
+			r, m := s.changed(1)
+			if x := m[0]; x.Cause != CauseRenew || x.Ordinal != 1 || x.InvisibleMs > 29_000 || x.InvisibleMs < 28_000 {
+				t.Errorf("got %+v", x)
+			}
+			if taken {
+				s.p.settled(r, protocol.SettleResult{Status: protocol.Stale, Reason: protocol.ReasonRegranted, Token: 8<<32 | 1})
+				wantErr(t, within(h.ended), ErrLeaseLost, ErrStale)
+				wantErr(t, s.toldOnce(), ErrLeaseLost)
+				s.quiet(changes)
+				ok(t, s.stop())
+				return
+			}
+			s.p.settled(r, renewed(m[0].InvisibleMs, 3))
+			s.p.close() // the same start of the broker: there is nothing to be confirmed
+			s.reconnected()
+			// The ladder begins where it would have begun.
+			r, m = s.changed(1)
+			if x := m[0]; x.Ordinal != 2 || x.InvisibleMs != 240_000 || time.Since(at) < 9*time.Second {
+				t.Errorf("got %+v after %v", x, time.Since(at))
+			}
+			s.p.settled(r, renewed(240_000, 2))
+			h.returns(nil)
+			s.acked()
+			ok(t, s.toldOnce())
+			ok(t, s.stop())
+		})
+	}
+}
+
 // What renewals have given a handler is taken back when it stalls: its message is free after the length of a lease.
 func TestConsumerStallShortensTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {

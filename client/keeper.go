@@ -127,9 +127,9 @@ func (k *keeper) run() {
 	defer timer.Stop()
 	for {
 		s, silent := k.act(timer)
-		var lost, answered <-chan struct{}
+		var lost, answered, restarted <-chan struct{}
 		if s != nil {
-			lost = s.Lost()
+			lost, restarted = s.Lost(), s.restarted
 			if silent {
 				answered = s.answered
 			}
@@ -141,6 +141,8 @@ func (k *keeper) run() {
 			k.r.lose(s)
 		case <-answered:
 			k.r.heardOf(s)
+		case <-restarted:
+			k.r.proveLeases(s)
 		case <-k.r.renewing.Done():
 			return
 		}

@@ -43,6 +43,9 @@ type link struct {
 	addr   string
 	opts   Options
 	pushed func(protocol.SessionEnded) // by the reader; must not block
+	began  func(epoch uint32)          // a connection to another start of the broker was made; must not block
+
+	epoch uint32 // of the newest connection; the supervisor's
 
 	ctx      context.Context // ends with close
 	cancel   context.CancelFunc
@@ -65,8 +68,8 @@ type link struct {
 }
 
 // newLink connects to addr; the first attempt is the caller's to repeat.
-func newLink(ctx context.Context, addr string, opts Options, pushed func(protocol.SessionEnded)) (*link, error) {
-	l := &link{addr: addr, opts: opts, pushed: pushed, stopped: make(chan struct{}), pending: make(map[uint64]*call)}
+func newLink(ctx context.Context, addr string, opts Options, pushed func(protocol.SessionEnded), began func(uint32)) (*link, error) {
+	l := &link{addr: addr, opts: opts, pushed: pushed, began: began, stopped: make(chan struct{}), pending: make(map[uint64]*call)}
 	l.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
 	l.patience.Store(int64(opts.StallTimeout))
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -75,6 +78,7 @@ func newLink(ctx context.Context, addr string, opts Options, pushed func(protoco
 		l.cancel()
 		return nil, err
 	}
+	l.epoch = c.epoch
 	l.attach(c)
 	go l.supervise(c)
 	return l, nil
@@ -294,6 +298,10 @@ func (l *link) reconnect(wait *backOff) *conn {
 		if err == nil {
 			if !l.attach(c) {
 				return nil
+			}
+			if c.epoch != l.epoch {
+				l.epoch = c.epoch
+				l.began(c.epoch)
 			}
 			l.opts.Logger.Info("connected again", "broker", l.addr)
 			return c

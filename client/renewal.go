@@ -77,6 +77,37 @@ func (r *consumerRun) shortening(j *job, now time.Time) (x renewal, ok bool) {
 	return x, x.left > length
 }
 
+// proveLeases has the broker, which has been started anew, confirm the leases of s that a crash may have taken: the
+// record of a first grant may trail its answer. Asking for what is left anyway costs nothing of the budget. If the grant
+// was lost and nobody else has the message, it stands again; if somebody has, the handler is told at once, and not
+// when its lease is to be renewed, which may be hours away.
+func (r *consumerRun) proveLeases(s *Session) {
+	var due []renewal
+	now := time.Now()
+	r.mu.Lock()
+	for j := range r.jobs {
+		d := j.held
+		if d.session != s || j.state == jobFinished || j.renewing || d.Attempt > 1 || !d.unproven(s.brokerEpoch.Load()) {
+			continue
+		}
+		deadline, _ := d.leaseTimes()
+		x := renewal{job: j, held: d, left: deadline.Sub(now)}
+		if x.ask = x.left.Truncate(time.Millisecond); x.ask >= protocol.MinInvisibleMs*time.Millisecond {
+			j.renewing = true
+			due = append(due, x)
+		}
+	}
+	r.mu.Unlock()
+	r.renewAll(due, now)
+}
+
+// unproven tells whether the broker, in the epoch given, has not yet been heard to know the lease.
+func (d *Delivery) unproven(epoch uint32) bool {
+	d.session.mu.Lock()
+	defer d.session.mu.Unlock()
+	return d.ordinal == 0 && !d.open.is && uint32(d.Token>>32) < epoch
+}
+
 // leaseLength is how long the lease of j is without renewals.
 func (r *consumerRun) leaseLength(j *job) time.Duration {
 	if r.opts.Invisible > 0 {
@@ -177,7 +208,9 @@ func (r *consumerRun) renewed(x *renewal, result *SettleResult, began time.Time,
 		}
 	case j.state == jobFinished: // whatever it said: the message was handled
 	case err == nil:
-		j.renewed++
+		if x.ask > x.left {
+			j.renewed++
+		}
 		if j.held.session == r.session && r.session.Err() == nil {
 			r.keeper.keep(j)
 			if again, ok := r.shortening(j, time.Now()); ok { // it has stalled meanwhile

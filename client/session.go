@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasemq/leasemq/protocol"
@@ -63,6 +64,8 @@ type Session struct {
 	lost        chan struct{}
 	beatStopped chan struct{}
 	answered    chan struct{} // room for one signal: a heartbeat was answered
+	restarted   chan struct{} // room for one signal: the broker has been started anew
+	brokerEpoch atomic.Uint32 // of that start
 
 	// mu guards what follows, and the state of this session's deliveries.
 	mu           sync.Mutex
@@ -142,6 +145,7 @@ func newSession(c *Client, request *protocol.RegisterRequest, answer *protocol.R
 		lost:         make(chan struct{}),
 		beatStopped:  make(chan struct{}),
 		answered:     make(chan struct{}, 1),
+		restarted:    make(chan struct{}, 1),
 		answeredAt:   sentAt,
 		groupVersion: answer.GroupVersion,
 	}
