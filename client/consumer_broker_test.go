@@ -390,3 +390,34 @@ func TestHeldHeartbeats(t *testing.T) {
 		r.stop(t)
 	})
 }
+
+// A program may have many consumers on one connection, all of them waiting: each is served.
+func TestManyConsumersOnOneClient(t *testing.T) {
+	inHouse(t, func(t *testing.T, h *house) {
+		c, _ := h.process()
+		defer c.Close()
+		const n = 100
+		ctx, cancel := context.WithCancel(t.Context())
+		var handled atomic.Int64
+		var running sync.WaitGroup
+		topic := func(i int) string { return fmt.Sprint("topic-", i) }
+		for i := range n {
+			k := c.Consumer("group", topic(i), client.ConsumerOptions{Create: true})
+			running.Go(func() {
+				if err := k.Run(ctx, func(context.Context, *client.Delivery) error { handled.Add(1); return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Second) // all of them wait
+		for i := range n {
+			h.send(c, topic(i), 1)
+		}
+		time.Sleep(time.Second)
+		if handled.Load() != n {
+			t.Errorf("%d of %d messages were handled", handled.Load(), n)
+		}
+		cancel()
+		running.Wait()
+	})
+}
