@@ -1,8 +1,9 @@
 // Package slab holds the broker's state: values without pointers, in pages of 64 KiB, named by index.
 //
 // Nothing in a page is a pointer, so the garbage collector has nothing to scan however many leases
-// there are, and growing never copies what is there. Every store goes through Mut, which is the one
-// place where a page can be copied before its first change after a snapshot was asked for.
+// there are, and growing never copies what is there. Every store goes through Mut, which copies a page
+// before its first change after the slab was frozen (freeze.go): so a snapshot can be written from a
+// view of the state while the state goes on.
 //
 // A Slab is not safe for concurrent use: the broker's sequencing section owns it.
 package slab
@@ -29,6 +30,13 @@ type Slab[T any] struct {
 	freed []uint32 // handed back, last in first out
 	used  []uint64 // a bit for each index that is handed out
 	live  uint32
+
+	// See freeze.go.
+	frozen bool     // Mut has to look: there is a view, or this is one
+	view   *Slab[T] // nil: there is none
+	shared []bool   // by page: the view reads it, so it is copied before it is changed
+	spare  [][]T    // pages for copies
+	copied int
 }
 
 // New makes an empty slab. Index 0 is reserved.
@@ -51,14 +59,22 @@ func (s *Slab[T]) At(i uint32) *T {
 	return &s.pages[i>>s.shift][i&s.mask]
 }
 
-// Mut is the value at i, to be changed. The pointer is good until the section is left.
+// Mut is the value at i, to be changed. The pointer is good until the section is left; a pointer from At may
+// no longer be the value afterwards.
 func (s *Slab[T]) Mut(i uint32) *T {
-	return &s.pages[i>>s.shift][i&s.mask]
+	page := i >> s.shift
+	if s.frozen {
+		s.unshare(page)
+	}
+	return &s.pages[page][i&s.mask]
 }
 
 // Alloc hands out a zeroed value. Indexes are reused, the one that came back last first: the same calls
 // give the same indexes, so that a replay numbers its state as the live run did.
 func (s *Slab[T]) Alloc() uint32 {
+	if s.frozen && s.view == nil {
+		panic("slab: change of a view")
+	}
 	s.live++
 	if n := len(s.freed); n > 0 {
 		i := s.freed[n-1]
@@ -81,7 +97,7 @@ func (s *Slab[T]) Alloc() uint32 {
 // Free takes the value at i back and zeroes it. It panics when i is not handed out: two owners of one
 // value would be state that no record can explain.
 func (s *Slab[T]) Free(i uint32) {
-	if i >= s.next || s.used[i/64]&(1<<(i%64)) == 0 {
+	if !s.Used(i) {
 		panic(fmt.Sprintf("slab: free of %d, which is not handed out", i))
 	}
 	s.used[i/64] &^= 1 << (i % 64)
@@ -89,6 +105,11 @@ func (s *Slab[T]) Free(i uint32) {
 	*s.Mut(i) = zero
 	s.freed = append(s.freed, i)
 	s.live--
+}
+
+// Used tells whether i is handed out.
+func (s *Slab[T]) Used(i uint32) bool {
+	return i < s.next && s.used[i/64]&(1<<(i%64)) != 0
 }
 
 // Len is the number of values handed out and not taken back.
