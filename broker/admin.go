@@ -157,8 +157,8 @@ func (e *Engine) createGroup(name string, rules protocol.GroupRules) (protocol.S
 }
 
 func (e *Engine) writeGroup(rec *codec.Group) {
-	e.appendRecord(codec.TypeGroup, rec.Append(e.scratch.payload))
-	e.fold.group(rec)
+	h := e.appendRecord(codec.TypeGroup, rec.Append(e.scratch.payload))
+	e.fold.group(&h, rec)
 	e.gates[rec.ID] = e.log.Appended()
 }
 

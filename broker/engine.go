@@ -77,6 +77,7 @@ type Engine struct {
 	mu        sync.Mutex
 	fold      *fold
 	shadow    *fold
+	held      heldView // only with Verify
 	sections  uint64
 	rnd       *rand.Rand
 	topicRun  []topicRun        // by slot of the topic

@@ -62,6 +62,9 @@ func (f *fold) apply(h *codec.Header, assigned, payload []byte) error {
 	case codec.TypeMessage:
 		p := codec.ParseMessagePlace(assigned)
 		f.topics.message(&p)
+	case codec.TypeCopy:
+		p := codec.ParseMessagePlace(assigned)
+		f.topics.copied(&p, indexEntry(h, &p, payload))
 	case codec.TypeSegmentEnd, codec.TypeCleanStop, codec.TypeClock:
 	default:
 		return f.applyState(h, payload)
@@ -79,7 +82,12 @@ func (f *fold) applyState(h *codec.Header, payload []byte) (err error) {
 	case codec.TypeGroup:
 		var r codec.Group
 		if err = r.Decode(payload); err == nil {
-			f.group(&r)
+			f.group(h, &r)
+		}
+	case codec.TypeRetain:
+		var r codec.Retain
+		if err = r.Decode(payload); err == nil {
+			f.retain(h, &r)
 		}
 	case codec.TypeSubscribe:
 		var r codec.Subscribe
@@ -136,20 +144,41 @@ func (f *fold) startEpoch(h *codec.Header) {
 }
 
 func (f *fold) topic(r *codec.Topic) {
-	if _, ok := f.topics.apply(r); !ok {
+	slot, ok := f.topics.apply(r)
+	if !ok {
 		return
 	}
 	switch r.Op {
 	case codec.OpUpdate:
 		f.leases.GrowTopic(r.ID, int(r.Queues))
+	case codec.OpPurge:
+		f.leases.Renew(r.ID, f.topics.ends(slot))
 	case codec.OpDelete:
 		f.leases.Drop(0, r.ID)
 	}
 }
 
-func (f *fold) group(r *codec.Group) {
-	if f.sessions.Group(r) && r.Op == codec.OpDelete {
+func (f *fold) group(h *codec.Header, r *codec.Group) {
+	if f.sessions.Group(r, h.WallMs) && r.Op == codec.OpDelete {
 		f.leases.Drop(r.ID, 0)
+	}
+}
+
+// retain lets go of old messages. What a group had not settled of them, and no copy keeps, is dropped.
+func (f *fold) retain(h *codec.Header, r *codec.Retain) {
+	f.topics.startAt(r.LogStart, func(topic uint32, q uint16, offset uint64) {
+		if slot, ok := f.topics.queueSlot(topic, q); ok && offset < f.topics.queues.At(slot).begin {
+			f.leases.DropMessage(topic, q, offset, h.LeaseMs)
+		}
+	})
+	for i := range r.Queues {
+		x := &r.Queues[i]
+		if q, ok := f.topics.retain(x); ok {
+			f.leases.Retain(x.Topic, x.Queue, x.Begin, h.LeaseMs, func(offset uint64) bool {
+				_, kept := f.topics.copyAt(q, offset)
+				return kept
+			})
+		}
 	}
 }
 
@@ -173,20 +202,26 @@ func (f *fold) change(h *codec.Header, r *codec.Change) {
 
 // endSession ends a session and releases its leases, in one record: nothing can come between.
 func (f *fold) endSession(h *codec.Header, r *codec.SessionEnd) (slot uint32, ok bool) {
-	slot, ok = f.sessions.EndSession(r, h.LeaseMs)
+	slot, ok = f.sessions.EndSession(r, h.LeaseMs, h.WallMs)
 	if ok {
 		f.leases.EndSession(r.Releases, h.LeaseMs, slot, r.Cause != codec.EndLeft)
 	}
 	return slot, ok
 }
 
+// sessionID is the id of the session in a slot.
+func (f *fold) sessionID(slot uint32) uint64 { return f.sessions.SessionAt(slot).ID }
+
 // hash is the same for equal states. It walks everything.
 func (f *fold) hash() [3]uint64 {
-	return [3]uint64{f.topics.hash(), f.sessions.Hash(), f.leases.Hash()}
+	return [3]uint64{f.topics.hash(), f.sessions.Hash(), f.leases.Hash(f.sessionID)}
 }
 
 // audit recomputes what the state counts and links.
 func (f *fold) audit() error {
+	if err := f.topics.audit(); err != nil {
+		return fmt.Errorf("topics: %w", err)
+	}
 	if err := f.sessions.Audit(); err != nil {
 		return fmt.Errorf("sessions: %w", err)
 	}

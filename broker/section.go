@@ -128,6 +128,7 @@ func (e *Engine) appendMessage(topicSlot uint32, q uint16, m *message) (offset u
 	}
 	e.fold.stamp(&h)
 	t.queues.Mut(qSlot).next++
+	t.messages++
 	e.follow(&h, e.scratch.assigned[:], m.payload)
 	end := position + uint64(codec.HeaderBytes+codec.MessageAssignedBytes+len(m.payload))
 	if at := run.index.Append(consumequeue.Entry{

@@ -8,7 +8,7 @@ import (
 )
 
 // fullCheckEvery is how many sections lie between two full recomputations.
-const fullCheckEvery = 1000
+const fullCheckEvery = 200
 
 // tryVerify is verify, a panic of which it returns.
 func (e *Engine) tryVerify() (r any) {
@@ -52,7 +52,69 @@ func (e *Engine) check() error {
 			return fmt.Errorf("the state is %x, replayed it is %x", live, shadow)
 		}
 	}
+	if e.o.Verify {
+		if err := e.checkView(); err != nil {
+			return err
+		}
+	}
 	return e.checkWaiters()
+}
+
+// heldView is a view of the fold that is held from one full check to the next, so that everything in between changes a
+// frozen state, and what the view has to show.
+type heldView struct {
+	view            *stateView
+	hash            [3]uint64
+	epoch           uint32
+	leaseMs, wallMs int64
+}
+
+// checkView loads what was frozen at the last full check, as a restart would load it from a snapshot, and compares it with
+// what the state was. From then on the state as loaded now takes the place of the shadow: the rest of the run checks that a
+// snapshot and the records behind it give what the records alone give.
+func (e *Engine) checkView() error {
+	if h := e.held; h.view != nil {
+		f, err := loadView(h.view, h.epoch, h.leaseMs, h.wallMs, e.fold.onViolation)
+		if err != nil {
+			return fmt.Errorf("the frozen state cannot be loaded: %w", err)
+		}
+		if got := f.hash(); got != h.hash {
+			return fmt.Errorf("the state was %x, loaded from its view it is %x", h.hash, got)
+		}
+		if err := f.audit(); err != nil {
+			return fmt.Errorf("as loaded: %w", err)
+		}
+	}
+	e.dropView()
+	hash := e.fold.hash()
+	e.held = heldView{e.fold.freeze(), hash, e.fold.epoch, e.fold.leaseMs, e.fold.wallMs}
+	if e.shadow == nil {
+		return nil
+	}
+	f, err := loadView(e.held.view, e.fold.epoch, e.fold.leaseMs, e.fold.wallMs, e.fold.onViolation)
+	if err != nil {
+		return fmt.Errorf("the state cannot be loaded: %w", err)
+	}
+	e.shadow = f
+	return nil
+}
+
+// dropView ends the view of checkView: there can be one at a time.
+func (e *Engine) dropView() {
+	if e.held.view != nil {
+		e.fold.thaw()
+		e.held = heldView{}
+	}
+}
+
+// loadView makes a fold of a view.
+func loadView(v *stateView, epoch uint32, leaseMs, wallMs int64, onViolation func(string)) (*fold, error) {
+	f := newFold(onViolation)
+	l := f.load(epoch, leaseMs, wallMs)
+	if err := v.rows(l.row); err != nil {
+		return nil, err
+	}
+	return f, l.finish()
 }
 
 // checkWaiters looks for a parked pop beside a message that it could have, the long way.

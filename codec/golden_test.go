@@ -126,11 +126,14 @@ func vectors() []vector {
 		messageVector("message that says it is compressed", Message{Compression: Zstd, RawBytes: 0x00010203, Body: []byte{0xfe, 0xff}}),
 		bodyVector("body compressed by zstd", Zstd),
 		bodyVector("body compressed by s2", S2),
-		stateVector("TOPIC", &Topic{Op: OpUpdate, ID: 0x01020304, Queues: 0x0506, Name: []byte("orders")}),
+		stateVector("TOPIC", &Topic{Op: OpUpdate, ID: 0x01020304, Queues: 0x0506, UniqueKeyMs: 0x11121314, Name: []byte("orders")}),
+		stateVector("RETAIN", &Retain{LogStart: 0x0102030405060708, Queues: []QueueBegin{
+			{Topic: 0x11121314, Queue: 0x1516, Begin: 0x2122232425262728}, {Topic: 1, Queue: 2, Begin: 3},
+		}}),
 		stateVector("GROUP", &Group{Op: OpCreate, ID: 0x01020304, Name: []byte("billing"), Rules: Rules{
 			InvisibleMs: 0x11121314, MaxInvisibleMs: 0x21222324, MaxRenewals: 0x3132, MaxTotalMs: 0x4142434445464748,
 			HeartbeatMs: 0x51525354, SessionTimeoutMs: 0x61626364, BackOff: 0x71, BackOffMinMs: 0x81828384,
-			BackOffMaxMs: 0x91929394, MaxFailures: 0xa1, MaxExpiries: 0xb1, MaxSessionLosses: 0xc1, MaxInFlight: 0xd1d2d3d4,
+			BackOffMaxMs: 0x91929394, MaxFailures: 0xa1, MaxExpiries: 0xb1, MaxSessionLosses: 0xc1, MaxInFlight: 0xd1d2d3d4, HoldMs: 0xe1e2e3e4e5e6e7e8,
 		}}),
 		stateVector("SUBSCRIBE", &Subscribe{
 			Sub: 0x01020304, Group: 0x11121314, Topic: 0x21222324,
@@ -161,6 +164,43 @@ func vectors() []vector {
 			ConsumerID: []byte("host-3"), ClientInfo: []byte("shop/1.4"),
 		}),
 		stateVector("SESSION_END", &SessionEnd{Session: 0x0102030405060708, Cause: EndFenced, Releases: release}),
+		stateVector("row STATE", &StateRow{
+			LogStart: 0x0102030405060708, NextTopic: 0x11121314, NextGroup: 0x21222324, NextSub: 0x31323334, LastSession: 0x4142434445464748,
+		}),
+		stateVector("row EPOCH", &EpochRow{Epoch: 0x01020304, Number: 0x11121314, Start: 0x2122232425262728}),
+		stateVector("row TOPIC", &TopicRow{
+			ID: 0x01020304, UniqueKeyMs: 0x11121314, Name: []byte("orders"), Queues: []QueueRange{{0x2122232425262728, 0x3132333435363738}, {0, 1}},
+		}),
+		stateVector("row COPY", &CopyRow{
+			Topic: 0x01020304, Queue: 0x0506, Offset: 0x1112131415161718, Position: 0x2122232425262728, Size: 0x31323334,
+			TagHash: 0x4142434445464748, OrderHash: 0x5152535455565758,
+		}),
+		stateVector("row GROUP", &GroupRow{
+			ID: 0x01020304, Version: 0x1112131415161718, IdleMs: 0x2122232425262728, Name: []byte("billing"), Rules: Rules{
+				InvisibleMs: 0x31323334, HoldMs: 0x4142434445464748,
+			},
+		}),
+		stateVector("row SESSION", &SessionRow{
+			ID: 0x0102030405060708, Group: 0x11121314, Ended: true, Cause: EndLeft, EndedMs: 0x2122232425262728,
+			Nonce: [16]byte{0xf0, 15: 0xff}, HeartbeatMs: 0x31323334, TimeoutMs: 0x41424344,
+			ConsumerID: []byte("host-3"), ClientInfo: []byte("shop/1.4"),
+		}),
+		stateVector("row SUBSCRIPTION", &SubscriptionRow{
+			Sub: 0x01020304, Group: 0x11121314, Topic: 0x21222324, HorizonMs: 0x3132333435363738, Filter: []uint64{0x4142434445464748},
+		}),
+		stateVector("row CURSOR", &CursorRow{
+			Queue: 0x0102, Start: 0x1112131415161718, Next: 0x2122232425262728, Settled: 0x3132333435363738,
+			Skipped: 0x4142434445464748, Unreadable: 0x5152535455565758, Dropped: 0x6162636465666768,
+		}),
+		stateVector("row MESSAGE", &MessageRow{
+			Offset: 0x0102030405060708, Token: 0x1112131415161718, AtMs: 0x2122232425262728, SinceMs: 0x3132333435363738,
+			Session: 0x4142434445464748, Attempts: 0x5152, Ordinal: 0x6162, Renewals: 0x7172,
+			Failures: 0x81, Expiries: 0x82, Losses: 0x83, State: 0x84, Ending: 0x85,
+		}),
+		stateVector("row MEMORY", &MemoryRow{Messages: []QueueOffset{{0x0102, 0x1112131415161718}, {1, 2}}}),
+		stateVector("row POP_MARK", &PopMarkRow{
+			Session: 0x0102030405060708, Slot: 0x0f, Sequence: 0x1112131415161718, Token: 0x2122232425262728, Sub: 0x31323334,
+		}),
 	}
 }
 

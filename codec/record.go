@@ -49,9 +49,11 @@ const (
 	TypeCleanStop    Type = 3  // an orderly stop; only counts as the very last record
 	TypeClock        Type = 4  // nothing but its lease clock
 	TypeMessage      Type = 16 // a message
-	TypeTopic        Type = 32 // a topic made, grown or deleted
+	TypeCopy         Type = 17 // a message that was copied forward, so that its segment can go: same identity, same place in its queue
+	TypeTopic        Type = 32 // a topic made, grown, emptied or deleted
 	TypeGroup        Type = 33 // a group made, changed or deleted
 	TypeSubscribe    Type = 34 // a group's first pop of a topic
+	TypeRetain       Type = 35 // old messages let go
 	TypeGrant        Type = 48 // leases given, offsets passed
 	TypeSettle       Type = 49 // acks
 	TypeChange       Type = 50 // renewals, releases
@@ -124,7 +126,7 @@ var ErrNoRecord = errors.New("codec: not a record")
 // AssignedBytes is the length of the assigned fields of a record type.
 func (t Type) AssignedBytes() int {
 	switch t {
-	case TypeMessage:
+	case TypeMessage, TypeCopy:
 		return MessageAssignedBytes
 	default:
 		return 0

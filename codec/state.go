@@ -17,26 +17,66 @@ const (
 	OpCreate Op = 1
 	OpUpdate Op = 2
 	OpDelete Op = 3
+	// OpPurge, of a topic: every message that it has is gone, and what groups knew of it begins anew at its end.
+	OpPurge Op = 4
 )
 
-// Topic makes, grows or deletes a topic. Ids are never reused.
+// Topic makes, changes, empties or deletes a topic. Ids are never reused. UniqueKeyMs is for how long a unique key
+// stands for the message that came with it.
 type Topic struct {
-	Op     Op
-	ID     uint32
-	Queues uint16
-	Name   []byte
+	Op          Op
+	ID          uint32
+	Queues      uint16
+	UniqueKeyMs uint32
+	Name        []byte
 }
 
 func (r *Topic) Append(dst []byte) []byte {
 	dst = append(dst, byte(r.Op))
 	dst = le.AppendUint32(dst, r.ID)
 	dst = le.AppendUint16(dst, r.Queues)
+	dst = le.AppendUint32(dst, r.UniqueKeyMs)
 	return appendShort(dst, r.Name)
 }
 
 func (r *Topic) Decode(b []byte) error {
 	f := fields{b: b}
-	r.Op, r.ID, r.Queues, r.Name = Op(f.u8()), f.u32(), f.u16(), f.short()
+	r.Op, r.ID, r.Queues, r.UniqueKeyMs, r.Name = Op(f.u8()), f.u32(), f.u16(), f.u32(), f.short()
+	return f.end()
+}
+
+// QueueBegin says from which offset on a queue still has its messages.
+type QueueBegin struct {
+	Topic uint32
+	Queue uint16
+	Begin uint64
+}
+
+// Retain lets go of old messages: those of each queue below its new beginning, but for copies of them that lie above
+// LogStart. What a group had not settled of them is dropped. Behind it nothing below LogStart is needed any more.
+type Retain struct {
+	LogStart uint64
+	Queues   []QueueBegin
+}
+
+func (r *Retain) Append(dst []byte) []byte {
+	dst = le.AppendUint64(dst, r.LogStart)
+	dst = le.AppendUint32(dst, uint32(len(r.Queues)))
+	for _, q := range r.Queues {
+		dst = le.AppendUint32(dst, q.Topic)
+		dst = le.AppendUint16(dst, q.Queue)
+		dst = le.AppendUint64(dst, q.Begin)
+	}
+	return dst
+}
+
+func (r *Retain) Decode(b []byte) error {
+	f := fields{b: b}
+	r.LogStart = f.u64()
+	r.Queues = r.Queues[:0]
+	for n := f.count(14); n > 0; n-- {
+		r.Queues = append(r.Queues, QueueBegin{f.u32(), f.u16(), f.u64()})
+	}
 	return f.end()
 }
 
@@ -55,6 +95,31 @@ type Rules struct {
 	MaxExpiries      uint8
 	MaxSessionLosses uint8
 	MaxInFlight      uint32
+	HoldMs           uint64
+}
+
+func (u *Rules) append(dst []byte) []byte {
+	dst = le.AppendUint32(dst, u.InvisibleMs)
+	dst = le.AppendUint32(dst, u.MaxInvisibleMs)
+	dst = le.AppendUint16(dst, u.MaxRenewals)
+	dst = le.AppendUint64(dst, u.MaxTotalMs)
+	dst = le.AppendUint32(dst, u.HeartbeatMs)
+	dst = le.AppendUint32(dst, u.SessionTimeoutMs)
+	dst = append(dst, u.BackOff)
+	dst = le.AppendUint32(dst, u.BackOffMinMs)
+	dst = le.AppendUint32(dst, u.BackOffMaxMs)
+	dst = append(dst, u.MaxFailures, u.MaxExpiries, u.MaxSessionLosses)
+	dst = le.AppendUint32(dst, u.MaxInFlight)
+	return le.AppendUint64(dst, u.HoldMs)
+}
+
+func (f *fields) rules() Rules {
+	return Rules{
+		InvisibleMs: f.u32(), MaxInvisibleMs: f.u32(), MaxRenewals: f.u16(), MaxTotalMs: f.u64(),
+		HeartbeatMs: f.u32(), SessionTimeoutMs: f.u32(),
+		BackOff: f.u8(), BackOffMinMs: f.u32(), BackOffMaxMs: f.u32(),
+		MaxFailures: f.u8(), MaxExpiries: f.u8(), MaxSessionLosses: f.u8(), MaxInFlight: f.u32(), HoldMs: f.u64(),
+	}
 }
 
 // Group makes, changes or deletes a group. Ids are never reused.
@@ -68,30 +133,14 @@ type Group struct {
 func (r *Group) Append(dst []byte) []byte {
 	dst = append(dst, byte(r.Op))
 	dst = le.AppendUint32(dst, r.ID)
-	u := &r.Rules
-	dst = le.AppendUint32(dst, u.InvisibleMs)
-	dst = le.AppendUint32(dst, u.MaxInvisibleMs)
-	dst = le.AppendUint16(dst, u.MaxRenewals)
-	dst = le.AppendUint64(dst, u.MaxTotalMs)
-	dst = le.AppendUint32(dst, u.HeartbeatMs)
-	dst = le.AppendUint32(dst, u.SessionTimeoutMs)
-	dst = append(dst, u.BackOff)
-	dst = le.AppendUint32(dst, u.BackOffMinMs)
-	dst = le.AppendUint32(dst, u.BackOffMaxMs)
-	dst = append(dst, u.MaxFailures, u.MaxExpiries, u.MaxSessionLosses)
-	dst = le.AppendUint32(dst, u.MaxInFlight)
+	dst = r.Rules.append(dst)
 	return appendShort(dst, r.Name)
 }
 
 func (r *Group) Decode(b []byte) error {
 	f := fields{b: b}
 	r.Op, r.ID = Op(f.u8()), f.u32()
-	r.Rules = Rules{
-		InvisibleMs: f.u32(), MaxInvisibleMs: f.u32(), MaxRenewals: f.u16(), MaxTotalMs: f.u64(),
-		HeartbeatMs: f.u32(), SessionTimeoutMs: f.u32(),
-		BackOff: f.u8(), BackOffMinMs: f.u32(), BackOffMaxMs: f.u32(),
-		MaxFailures: f.u8(), MaxExpiries: f.u8(), MaxSessionLosses: f.u8(), MaxInFlight: f.u32(),
-	}
+	r.Rules = f.rules()
 	r.Name = f.short()
 	return f.end()
 }

@@ -27,13 +27,27 @@ var (
 	_ stateRecord = (*Unreadable)(nil)
 	_ stateRecord = (*SessionStart)(nil)
 	_ stateRecord = (*SessionEnd)(nil)
+	_ stateRecord = (*Retain)(nil)
+	_ stateRecord = (*StateRow)(nil)
+	_ stateRecord = (*EpochRow)(nil)
+	_ stateRecord = (*TopicRow)(nil)
+	_ stateRecord = (*CopyRow)(nil)
+	_ stateRecord = (*GroupRow)(nil)
+	_ stateRecord = (*SessionRow)(nil)
+	_ stateRecord = (*SubscriptionRow)(nil)
+	_ stateRecord = (*CursorRow)(nil)
+	_ stateRecord = (*MessageRow)(nil)
+	_ stateRecord = (*MemoryRow)(nil)
+	_ stateRecord = (*PopMarkRow)(nil)
 )
 
 // stateRecords is an empty one of each type.
 func stateRecords() []stateRecord {
 	return []stateRecord{
 		new(Topic), new(Group), new(Subscribe), new(Grant), new(Settle), new(Change), new(Expire), new(Unreadable),
-		new(SessionStart), new(SessionEnd),
+		new(SessionStart), new(SessionEnd), new(Retain),
+		new(StateRow), new(EpochRow), new(TopicRow), new(CopyRow), new(GroupRow), new(SessionRow), new(SubscriptionRow),
+		new(CursorRow), new(MessageRow), new(MemoryRow), new(PopMarkRow),
 	}
 }
 
@@ -48,6 +62,9 @@ func like(m stateRecord) stateRecord {
 func randomState(r *rand.Rand, m stateRecord) {
 	fill(r, reflect.ValueOf(m).Elem())
 	if s, ok := m.(*Subscribe); ok {
+		s.Filter = s.Filter[:min(len(s.Filter), MaxFilterTags)]
+	}
+	if s, ok := m.(*SubscriptionRow); ok {
 		s.Filter = s.Filter[:min(len(s.Filter), MaxFilterTags)]
 	}
 }

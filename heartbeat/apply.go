@@ -12,7 +12,7 @@ import (
 )
 
 // Group applies a GROUP record. It is false when the record does not fit the state.
-func (r *Registry) Group(rec *codec.Group) bool {
+func (r *Registry) Group(rec *codec.Group, wallMs int64) bool {
 	slot, known := r.groupIDs[rec.ID]
 	switch rec.Op {
 	case codec.OpCreate:
@@ -22,10 +22,8 @@ func (r *Registry) Group(rec *codec.Group) bool {
 		}
 		r.nextGroup++
 		slot = r.groups.Alloc()
-		*r.groups.Mut(slot) = group{id: rec.ID, rules: rec.Rules, name: newText(rec.Name)}
-		r.groupNames[string(rec.Name)] = slot
-		r.groupIDs[rec.ID] = slot
-		r.versions[rec.ID] = new(atomic.Uint64)
+		*r.groups.Mut(slot) = group{id: rec.ID, rules: rec.Rules, idleMs: wallMs, name: newText(rec.Name)}
+		r.linkGroup(slot)
 	case codec.OpUpdate:
 		if !known {
 			r.violate("update of group %d", rec.ID)
@@ -49,6 +47,15 @@ func (r *Registry) Group(rec *codec.Group) bool {
 	return true
 }
 
+// linkGroup makes the derived parts of a group.
+func (r *Registry) linkGroup(slot uint32) {
+	g := r.groups.At(slot)
+	r.groupNames[g.name.String()] = slot
+	r.groupIDs[g.id] = slot
+	r.versions[g.id] = new(atomic.Uint64)
+	r.versions[g.id].Store(g.version)
+}
+
 func (r *Registry) bumpVersion(slot uint32) {
 	g := r.groups.Mut(slot)
 	g.version++
@@ -70,18 +77,27 @@ func (r *Registry) StartSession(rec *codec.SessionStart, stampMs int64) {
 		heartbeatMs: r.groups.At(slot).rules.HeartbeatMs, timeoutMs: r.groups.At(slot).rules.SessionTimeoutMs,
 		consumer: newText(rec.ConsumerID), info: newText(rec.ClientInfo),
 	}
-	r.groups.Mut(slot).live++
+	g := r.groups.Mut(slot)
+	g.live++
+	g.idleMs = 0
 	r.bumpVersion(slot)
-	r.slots[rec.Session] = i
-	r.consumers[key] = i
-	l := &Live{ID: rec.Session, Group: rec.Group, Slot: i, version: r.versions[rec.Group]}
-	l.word.Store(stampMs)
-	r.live.Store(rec.Session, l)
-	r.watch(l, stampMs)
+	r.link(i, stampMs)
+}
+
+// link makes the derived parts of a live session.
+func (r *Registry) link(i uint32, seenMs int64) {
+	s := r.sessions.At(i)
+	group := r.groups.At(s.group).id
+	r.slots[s.id] = i
+	r.consumers[consumerKey{group, s.consumer.String()}] = i
+	l := &Live{ID: s.id, Group: group, Slot: i, version: r.versions[group]}
+	l.word.Store(seenMs)
+	r.live.Store(s.id, l)
+	r.watch(l, seenMs)
 }
 
 // EndSession applies a SESSION_END record to the session itself; its leases are the lease table's.
-func (r *Registry) EndSession(rec *codec.SessionEnd, stampMs int64) (slot uint32, ok bool) {
+func (r *Registry) EndSession(rec *codec.SessionEnd, stampMs, wallMs int64) (slot uint32, ok bool) {
 	i, known := r.slots[rec.Session]
 	if !known || r.sessions.At(i).ended {
 		r.violate("end of session %d", rec.Session)
@@ -90,7 +106,9 @@ func (r *Registry) EndSession(rec *codec.SessionEnd, stampMs int64) (slot uint32
 	s := r.sessions.Mut(i)
 	s.ended, s.cause, s.endedMs = true, rec.Cause, stampMs
 	g := r.groups.Mut(s.group)
-	g.live--
+	if g.live--; g.live == 0 {
+		g.idleMs = wallMs
+	}
 	delete(r.consumers, consumerKey{g.id, s.consumer.String()})
 	r.bumpVersion(s.group)
 	if l, ok := r.Live(rec.Session); ok {
@@ -152,7 +170,7 @@ func (r *Registry) Hash() uint64 {
 	put(uint64(r.nextGroup), r.lastID, uint64(r.endedCount))
 	for _, id := range r.Groups() {
 		g := r.groups.At(r.groupIDs[id])
-		put(uint64(g.id), uint64(g.live), g.version)
+		put(uint64(g.id), uint64(g.live), g.version, uint64(g.idleMs))
 		var b []byte
 		rec := codec.Group{ID: g.id, Rules: g.rules, Name: g.name.b[:g.name.n]}
 		b = rec.Append(b)
@@ -170,7 +188,7 @@ func (r *Registry) Hash() uint64 {
 		if s.ended {
 			ended = 1
 		}
-		put(s.id, uint64(i), uint64(r.groups.At(s.group).id), uint64(s.heartbeatMs)<<32|uint64(s.timeoutMs), ended, uint64(s.cause), uint64(s.endedMs))
+		put(s.id, uint64(r.groups.At(s.group).id), uint64(s.heartbeatMs)<<32|uint64(s.timeoutMs), ended, uint64(s.cause), uint64(s.endedMs))
 		_, _ = h.Write(s.nonce[:])
 		for _, text := range [...]*text{&s.consumer, &s.info} {
 			put(uint64(text.n)) // so that no two pairs look the same in a row
@@ -178,7 +196,7 @@ func (r *Registry) Hash() uint64 {
 		}
 	}
 	for i := r.endedHead; i != 0; i = r.sessions.At(i).next {
-		put(uint64(i))
+		put(r.sessions.At(i).id)
 	}
 	return h.Sum64()
 }

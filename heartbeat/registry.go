@@ -49,6 +49,7 @@ type group struct {
 	live    uint32 // sessions
 	rules   codec.Rules
 	version uint64
+	idleMs  int64 // wall clock at which its last session ended, or it was made; means nothing while it has one
 	name    text
 }
 
@@ -115,12 +116,13 @@ type Group struct {
 	ID      uint32
 	Live    uint32
 	Version uint64
+	IdleMs  int64 // wall clock since when it has no session, 0 while it has one
 	Rules   *codec.Rules
 }
 
 func (r *Registry) viewGroup(slot uint32) Group {
 	g := r.groups.At(slot)
-	return Group{g.id, g.live, g.version, &g.rules}
+	return Group{g.id, g.live, g.version, g.idleMs, &g.rules}
 }
 
 // GroupNamed finds a group by name.

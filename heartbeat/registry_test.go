@@ -195,15 +195,15 @@ func TestSessionPreconditions(t *testing.T) {
 // TestEndSessionTellsTheSlot: where the lease table finds what it held.
 func TestEndSessionTellsTheSlot(t *testing.T) {
 	r := New()
-	r.Group(&codec.Group{Op: codec.OpCreate, ID: 1, Name: []byte("g")})
+	r.Group(&codec.Group{Op: codec.OpCreate, ID: 1, Name: []byte("g")}, 0)
 	for i := range 3 {
 		r.StartSession(&codec.SessionStart{Session: uint64(i + 1), Group: 1, ConsumerID: fmt.Append(nil, i)}, 0)
 	}
 	s, _ := r.Session(2)
-	if slot, ok := r.EndSession(&codec.SessionEnd{Session: 2, Cause: codec.EndLeft}, 0); !ok || slot != s.Slot {
+	if slot, ok := r.EndSession(&codec.SessionEnd{Session: 2, Cause: codec.EndLeft}, 0, 0); !ok || slot != s.Slot {
 		t.Errorf("slot %d %t, want %d", slot, ok, s.Slot)
 	}
-	if _, ok := r.EndSession(&codec.SessionEnd{Session: 2, Cause: codec.EndLeft}, 0); ok {
+	if _, ok := r.EndSession(&codec.SessionEnd{Session: 2, Cause: codec.EndLeft}, 0, 0); ok {
 		t.Error("it ended twice")
 	}
 }
@@ -237,11 +237,11 @@ func TestGroupVersionGrows(t *testing.T) {
 func TestEndedSessionsAreRemembered(t *testing.T) {
 	r := New()
 	r.OnViolation = func(what string) { t.Fatal(what) }
-	r.Group(&codec.Group{Op: codec.OpCreate, ID: 1, Name: []byte("g")})
+	r.Group(&codec.Group{Op: codec.OpCreate, ID: 1, Name: []byte("g")}, 0)
 	const more = 100
 	for id := uint64(1); id <= endedMemory+more; id++ {
 		r.StartSession(&codec.SessionStart{Session: id, Group: 1, ConsumerID: []byte("c")}, int64(id))
-		r.EndSession(&codec.SessionEnd{Session: id, Cause: codec.EndFenced}, int64(id))
+		r.EndSession(&codec.SessionEnd{Session: id, Cause: codec.EndFenced}, int64(id), int64(id))
 		if id%4096 == 0 {
 			if err := r.Audit(); err != nil {
 				t.Fatal(err)

@@ -64,11 +64,11 @@ func apply(t testing.TB, r *Registry, rec any, stampMs int64) {
 	t.Helper()
 	switch rec := rec.(type) {
 	case *codec.Group:
-		r.Group(rec)
+		r.Group(rec, stampMs)
 	case *codec.SessionStart:
 		r.StartSession(rec, stampMs)
 	case *codec.SessionEnd:
-		r.EndSession(rec, stampMs)
+		r.EndSession(rec, stampMs, stampMs)
 	default:
 		t.Fatalf("%T", rec)
 	}

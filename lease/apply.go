@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"slices"
+
 	"github.com/leasemq/leasemq/codec"
 )
 
@@ -23,19 +25,25 @@ func (t *Table) Subscribe(r *codec.Subscribe) {
 		return
 	}
 	t.nextSub++
-	slot := t.subs.Alloc()
-	s := t.subs.Mut(slot)
-	*s = sub{id: r.Sub, group: r.Group, topic: r.Topic, nTags: uint32(len(r.Filter)), horizonMs: -1}
-	copy(s.filter[:], r.Filter)
-	t.byID[r.Sub] = slot
-	t.byPair[pair(r.Group, r.Topic)] = slot
+	slot := t.addSub(&sub{id: r.Sub, group: r.Group, topic: r.Topic, horizonMs: -1}, r.Filter)
+	for _, start := range r.Starts {
+		t.addQueue(slot, start)
+	}
+}
+
+// addSub makes a subscription without cursors.
+func (t *Table) addSub(s *sub, filter []uint64) (slot uint32) {
+	s.nTags = uint32(copy(s.filter[:], filter))
+	slot = t.subs.Alloc()
+	*t.subs.Mut(slot) = *s
+	t.byID[s.id] = slot
+	t.byPair[pair(s.group, s.topic)] = slot
+	t.ofTopic[s.topic] = append(t.ofTopic[s.topic], slot) // ids grow
 	for int(slot) >= len(t.queues) {
 		t.queues = append(t.queues, nil)
 	}
 	t.queues[slot] = t.queues[slot][:0]
-	for _, start := range r.Starts {
-		t.addQueue(slot, start)
-	}
+	return slot
 }
 
 func (t *Table) addQueue(slot uint32, start uint64) {
@@ -46,11 +54,9 @@ func (t *Table) addQueue(slot uint32, start uint64) {
 
 // GrowTopic gives the subscriptions of a topic cursors for queues that were added; they start at 0.
 func (t *Table) GrowTopic(topic uint32, queues int) {
-	for _, slot := range t.Subs() {
-		if t.subs.At(slot).topic == topic {
-			for len(t.queues[slot]) < queues {
-				t.addQueue(slot, 0)
-			}
+	for _, slot := range t.ofTopic[topic] {
+		for len(t.queues[slot]) < queues {
+			t.addQueue(slot, 0)
 		}
 	}
 }
@@ -58,17 +64,41 @@ func (t *Table) GrowTopic(topic uint32, queues int) {
 // Drop forgets the subscriptions of a topic (group 0) or of a group (topic 0), entries and all.
 func (t *Table) Drop(group, topic uint32) {
 	for _, slot := range t.Subs() {
-		s := t.subs.At(slot)
-		if s.group != group && s.topic != topic {
-			continue
+		if s := t.subs.At(slot); s.group == group || s.topic == topic {
+			t.dropSub(slot)
 		}
-		for _, c := range t.queues[slot] {
-			t.dropCursor(c)
+	}
+}
+
+// dropSub forgets one subscription.
+func (t *Table) dropSub(slot uint32) {
+	for _, c := range t.queues[slot] {
+		t.dropCursor(c)
+	}
+	t.queues[slot] = t.queues[slot][:0]
+	s := t.subs.At(slot)
+	delete(t.byID, s.id)
+	delete(t.byPair, pair(s.group, s.topic))
+	list := t.ofTopic[s.topic]
+	if list = slices.DeleteFunc(list, func(x uint32) bool { return x == slot }); len(list) == 0 {
+		delete(t.ofTopic, s.topic)
+	} else {
+		t.ofTopic[s.topic] = list
+	}
+	t.subs.Free(slot)
+}
+
+// Renew makes the subscriptions of a topic anew, at the ends of its queues: what their receipts speak of is gone. It
+// applies the purge of the topic.
+func (t *Table) Renew(topic uint32, ends []uint64) {
+	for _, slot := range slices.Clone(t.ofTopic[topic]) {
+		s := *t.subs.At(slot)
+		t.dropSub(slot)
+		fresh := t.addSub(&sub{id: t.nextSub, group: s.group, topic: s.topic, horizonMs: -1}, s.filter[:s.nTags])
+		t.nextSub++
+		for _, end := range ends {
+			t.addQueue(fresh, end)
 		}
-		t.queues[slot] = t.queues[slot][:0]
-		delete(t.byID, s.id)
-		delete(t.byPair, pair(s.group, s.topic))
-		t.subs.Free(slot)
 	}
 }
 
@@ -102,9 +132,7 @@ func (t *Table) Grant(r *codec.Grant, epoch uint32, stampMs int64, holder uint32
 		return
 	}
 	t.epochs[last].number = r.Number
-	for int(holder) >= len(t.holders) {
-		t.holders = append(t.holders, list{})
-	}
+	t.fitHolders(holder)
 	g := granting{uint64(epoch)<<32 | uint64(r.Number), r.DeadlineMs, stampMs, holder, 0}
 	for i := range r.Runs {
 		run := &r.Runs[i]
@@ -116,6 +144,13 @@ func (t *Table) Grant(r *codec.Grant, epoch uint32, stampMs int64, holder uint32
 	}
 	if g.lent > 0 && r.PopSequence > 0 {
 		t.mark(holder, r.PopSlot, PopMark{r.PopSequence, g.token, r.Sub})
+	}
+}
+
+// fitHolders makes room for the list of a session slot.
+func (t *Table) fitHolders(holder uint32) {
+	for int(holder) >= len(t.holders) {
+		t.holders = append(t.holders, list{})
 	}
 }
 
@@ -334,9 +369,12 @@ func (t *Table) remember(c *cursor, i uint32, stampMs int64) {
 
 // keep puts entry i, of a settled message that the cursor has passed, on the list of what is forgotten in time.
 func (t *Table) keep(c *cursor, i uint32) {
-	if t.entries.At(i).ending == endedUnreadable {
+	switch t.entries.At(i).ending {
+	case endedUnreadable:
 		c.unreadable++
-	} else {
+	case endedDropped:
+		c.dropped++
+	default:
 		c.settled++
 	}
 	t.push(&t.subs.Mut(c.sub).memory, i)

@@ -3,14 +3,16 @@ package lease
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 
 	"github.com/cespare/xxhash/v2"
 )
 
-// Hash is the same for equal states, however they came about. Derived parts are left out. It walks
-// everything: for tests and audits.
-func (t *Table) Hash() uint64 {
+// Hash is the same for equal states, however they came about. Derived parts are left out, and so are slots: sessionID
+// names the session in one. It walks everything: for tests and audits.
+func (t *Table) Hash(sessionID func(slot uint32) uint64) uint64 {
 	h := xxhash.New()
 	put := func(vs ...uint64) {
 		var b [8]byte
@@ -30,12 +32,12 @@ func (t *Table) Hash() uint64 {
 		put(s.filter[:s.nTags]...)
 		for _, ci := range t.queues[slot] {
 			c := t.cursors.At(ci)
-			put(c.start, c.next, uint64(c.leased), uint64(c.waiting), uint64(c.ahead), c.settled, c.skipped, c.unreadable)
+			put(c.start, c.next, uint64(c.leased), uint64(c.waiting), uint64(c.ahead), c.settled, c.skipped, c.unreadable, c.dropped)
 			t.index.walk(&c.tree, func(offset uint64, i uint32) bool {
 				e := t.entries.At(i)
 				holder := uint64(0)
 				if e.state == leased {
-					holder = uint64(e.holder)
+					holder = sessionID(e.holder)
 				}
 				put(offset, e.token, uint64(e.atMs), uint64(e.sinceMs), holder,
 					uint64(e.attempts)<<48|uint64(e.ordinal)<<32|uint64(e.renewals)<<16|uint64(e.state)<<8|uint64(e.ending),
@@ -49,10 +51,16 @@ func (t *Table) Hash() uint64 {
 			put(uint64(t.cursors.At(e.cursor).queue), e.offset)
 		}
 	}
+	marks := map[uint64]uint32{} // first one, by session id
 	for holder, i := range t.marked {
-		for ; i != 0; i = t.marks.At(i).next {
+		if i != 0 {
+			marks[sessionID(uint32(holder))] = i
+		}
+	}
+	for _, session := range slices.Sorted(maps.Keys(marks)) {
+		for i := marks[session]; i != 0; i = t.marks.At(i).next {
 			m := t.marks.At(i)
-			put(uint64(holder), uint64(m.slot), m.Sequence, m.Token, uint64(m.Sub))
+			put(session, uint64(m.slot), m.Sequence, m.Token, uint64(m.Sub))
 		}
 	}
 	return h.Sum64()
@@ -87,6 +95,18 @@ func (t *Table) Audit() error {
 		}); err != nil {
 			return fmt.Errorf("memory of subscription %d: %w", s.id, err)
 		}
+	}
+	ofTopic := 0
+	for topic, list := range t.ofTopic {
+		for k, slot := range list {
+			if s := t.subs.At(slot); s.topic != topic || k > 0 && t.subs.At(list[k-1]).id >= s.id {
+				return fmt.Errorf("subscription %d is listed for topic %d", s.id, topic)
+			}
+			ofTopic++
+		}
+	}
+	if ofTopic != t.subs.Len() || len(t.byID) != t.subs.Len() || len(t.byPair) != t.subs.Len() {
+		return fmt.Errorf("%d subscriptions, %d of topics, %d by id, %d by pair", t.subs.Len(), ofTopic, len(t.byID), len(t.byPair))
 	}
 	if total != t.entries.Len() || done != t.done {
 		return fmt.Errorf("%d entries are indexed, %d live; %d settled, %d counted", total, t.entries.Len(), done, t.done)
@@ -171,9 +191,9 @@ func (t *Table) auditCursor(ci uint32, held map[uint32]uint32) (n int, memory ui
 		return n, memory, fmt.Errorf("leased %d of %d, waiting %d of %d, ahead %d of %d, ready %d of %d",
 			c.leased, leasedN, c.waiting, waitingN, c.ahead, aheadN, c.ready.count, readyN)
 	}
-	if c.next-c.start != c.settled+c.skipped+c.unreadable+unsettledBelow {
-		return n, memory, fmt.Errorf("passed %d, settled %d, skipped %d, unreadable %d, unsettled %d",
-			c.next-c.start, c.settled, c.skipped, c.unreadable, unsettledBelow)
+	if c.next-c.start != c.settled+c.skipped+c.unreadable+c.dropped+unsettledBelow {
+		return n, memory, fmt.Errorf("passed %d, settled %d, skipped %d, unreadable %d, dropped %d, unsettled %d",
+			c.next-c.start, c.settled, c.skipped, c.unreadable, c.dropped, unsettledBelow)
 	}
 	return n, memory, nil
 }

@@ -47,7 +47,7 @@ func (t *Table) CheckAck(r *Receipt) Verdict {
 		return t.checkAckWithout(slot, r)
 	}
 	switch {
-	case e.state == settled && e.token == r.Token && e.ending != endedUnreadable:
+	case e.state == settled && e.token == r.Token && !e.passed():
 		return Verdict{Status: protocol.OK, Token: e.token}
 	case e.state == settled:
 		return refuse(protocol.AlreadySettled, protocol.ReasonSettled, e.token, e.sinceMs)
@@ -123,7 +123,7 @@ func (t *Table) Newest(r *Receipt) (isSettled bool, token uint64, sinceMs int64)
 		return false, 0, 0
 	}
 	if e := t.find(slot, r.Queue, r.Offset); e != nil {
-		return e.state == settled && e.ending != endedUnreadable, e.token, e.sinceMs
+		return e.state == settled && !e.passed(), e.token, e.sinceMs
 	}
 	c := t.cursors.At(t.queues[slot][r.Queue])
 	return r.Offset >= c.start && r.Offset < c.next, 0, 0

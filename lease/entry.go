@@ -19,6 +19,7 @@ const (
 	endedSession    ending = 3 // with its session: the receipt is void
 	endedTaken      ending = 5 // by the broker, before its holder had heard of it: the receipt is void
 	endedUnreadable ending = 4 // its bytes are damaged: the message was passed, and no receipt settled it
+	endedDropped    ending = 6 // retention let the message go before anybody settled it
 )
 
 // entry is one message between first grant and settling, for one cursor. 64 bytes, no pointers.
@@ -45,6 +46,9 @@ type entry struct {
 	ending     ending
 	ready      bool // on the ready list of its cursor; derived
 }
+
+// passed tells whether a settled entry is one that no receipt has settled.
+func (e *entry) passed() bool { return e.ending == endedUnreadable || e.ending == endedDropped }
 
 func bump8(v *uint8) {
 	if *v < 255 {

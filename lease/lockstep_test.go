@@ -292,7 +292,7 @@ func (l *lockstep) compare() error {
 	if err := auditAll(l.replay); err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
-	if l.live.Hash() != l.replay.Hash() {
+	if l.live.Hash(bySlot) != l.replay.Hash(bySlot) {
 		return fmt.Errorf("the hashes differ; the last violation was %q", l.last)
 	}
 	return nil

@@ -97,9 +97,7 @@ func (t *Table) lendLost(ci uint32, c *cursor, x *codec.ChangeEntry, stampMs int
 	if i == 0 {
 		return false
 	}
-	for int(holder) >= len(t.holders) {
-		t.holders = append(t.holders, list{})
-	}
+	t.fitHolders(holder)
 	t.lend(&granting{x.Token, stampMs, stampMs, holder, 0}, c, i)
 	t.entries.Mut(i).ordinal = ordinal
 	return true

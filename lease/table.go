@@ -5,7 +5,7 @@
 // way when the broker runs and when it recovers. Its Check methods (check.go) read it to decide what a
 // record should say. Invariants, per cursor:
 //
-//  1. next - start = settled + skipped + unreadable + unsettled entries below next.
+//  1. next - start = settled + skipped + unreadable + dropped + unsettled entries below next.
 //  2. An entry exists for every offset below next that is not settled, for settled ones that more than
 //     one receipt may speak of (memory), and for offsets at or above next that a receipt of a grant lost
 //     in a crash has spoken of (ahead).
@@ -68,6 +68,7 @@ type cursor struct {
 	settled    uint64 // passed and settled
 	skipped    uint64
 	unreadable uint64
+	dropped    uint64 // let go by retention before anybody settled them
 }
 
 // epochSpan is what is known of one broker start.
@@ -90,11 +91,12 @@ type Table struct {
 
 	// Derived.
 	wheel   *timingwheel.Wheel
-	holders []list            // by session slot
-	byID    map[uint32]uint32 // subscription id to slot
-	byPair  map[uint64]uint32 // group << 32 | topic to slot
-	queues  [][]uint32        // by slot of the subscription: cursor of each queue
-	done    int               // entries of settled messages
+	holders []list              // by session slot
+	byID    map[uint32]uint32   // subscription id to slot
+	byPair  map[uint64]uint32   // group << 32 | topic to slot
+	queues  [][]uint32          // by slot of the subscription: cursor of each queue
+	ofTopic map[uint32][]uint32 // slots of a topic's subscriptions, by id
+	done    int                 // entries of settled messages
 
 	// OnReady is told when a message of a subscription (slot) and queue can be granted again. May be nil.
 	OnReady func(sub uint32, queue uint16)
@@ -116,6 +118,7 @@ func New() *Table {
 		wheel:   timingwheel.New(0),
 		byID:    map[uint32]uint32{},
 		byPair:  map[uint64]uint32{},
+		ofTopic: map[uint32][]uint32{},
 	}
 }
 
@@ -158,6 +161,9 @@ func (t *Table) Subs() []uint32 {
 	return slots
 }
 
+// SubsOf lists the slots of a topic's subscriptions, by id. The list is the table's own.
+func (t *Table) SubsOf(topic uint32) []uint32 { return t.ofTopic[topic] }
+
 // Accepts tells whether the filter of a subscription lets a tag hash pass.
 func (t *Table) Accepts(slot uint32, tag uint64) bool {
 	s := t.subs.At(slot)
@@ -186,13 +192,14 @@ type Position struct {
 	Start, Next                  uint64
 	Leased, Waiting, Ahead       uint32
 	Settled, Skipped, Unreadable uint64
+	Dropped                      uint64
 	Ready                        uint32
 }
 
 // Position reads the cursor of a queue.
 func (t *Table) Position(slot uint32, queue uint16) Position {
 	c := t.cursors.At(t.queues[slot][queue])
-	return Position{c.start, c.next, c.leased, c.waiting, c.ahead, c.settled, c.skipped, c.unreadable, c.ready.count}
+	return Position{c.start, c.next, c.leased, c.waiting, c.ahead, c.settled, c.skipped, c.unreadable, c.dropped, c.ready.count}
 }
 
 // EachReady calls visit with the offsets that can be granted again, oldest return first, until it returns false.
