@@ -1,15 +1,14 @@
 package broker
 
 import (
+	"cmp"
+
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/protocol"
 )
 
-// noDisk is why nothing new can be made. What ends something (acks, releases, leaving, deletions) still can.
-var noDisk = protocol.ErrorBody{Message: "no disk space"}
-
 // createTopic appends and applies the record of a new topic.
-func (e *Engine) createTopic(name string, queues uint16) (slot uint32, status protocol.Status, why protocol.ErrorBody) {
+func (e *Engine) createTopic(name string, queues uint16, uniqueKeyMs uint32) (slot uint32, status protocol.Status, why protocol.ErrorBody) {
 	if err := protocol.CheckName("topic", name); err != nil {
 		status, why = protocol.Refusal(err)
 		return 0, status, why
@@ -22,9 +21,11 @@ func (e *Engine) createTopic(name string, queues uint16) (slot uint32, status pr
 		return 0, protocol.LimitExceeded, protocol.ErrorBody{Message: "queues of all topics", Detail: uint64(e.limits.Queues)}
 	}
 	if !e.diskFor(worstSmall, grantReserve) {
-		return 0, protocol.StoreFull, noDisk
+		return 0, protocol.StoreFull, e.noSpace("new state", worstSmall, grantReserve)
 	}
-	rec := codec.Topic{Op: codec.OpCreate, ID: t.nextID, Queues: queues, Name: []byte(name)}
+	rec := codec.Topic{
+		Op: codec.OpCreate, ID: t.nextID, Queues: queues, UniqueKeyMs: cmp.Or(uniqueKeyMs, protocol.DefaultUniqueKeyMs), Name: []byte(name),
+	}
 	e.appendRecord(codec.TypeTopic, rec.Append(e.scratch.payload))
 	e.fold.topic(&rec)
 	slot = t.ids[rec.ID]
@@ -39,7 +40,7 @@ func (e *Engine) createTopicCall(o *op, r *protocol.CreateTopicRequest) {
 		o.refuse(protocol.TopicExists, 0, "the topic exists")
 		return
 	}
-	_, o.status, o.why = e.createTopic(r.Name, r.Queues)
+	_, o.status, o.why = e.createTopic(r.Name, r.Queues, r.UniqueKeyMs)
 }
 
 func (e *Engine) updateTopic(o *op, r *protocol.UpdateTopicRequest) {
@@ -50,12 +51,14 @@ func (e *Engine) updateTopic(o *op, r *protocol.UpdateTopicRequest) {
 		return
 	}
 	have := t.slab.At(slot).queues
-	more := int(r.Queues) - int(have)
+	queues := cmp.Or(r.Queues, have)
+	uniqueKeyMs := cmp.Or(r.UniqueKeyMs, t.slab.At(slot).uniqueKeyMs)
+	more := int(queues) - int(have)
 	switch {
 	case more < 0:
 		o.refuse(protocol.Invalid, uint64(have), "a topic never has fewer queues than before")
 		return
-	case more == 0:
+	case more == 0 && uniqueKeyMs == t.slab.At(slot).uniqueKeyMs:
 		return
 	case t.queues.Len()+more > e.limits.Queues:
 		o.refuse(protocol.LimitExceeded, uint64(e.limits.Queues), "queues of all topics")
@@ -64,10 +67,10 @@ func (e *Engine) updateTopic(o *op, r *protocol.UpdateTopicRequest) {
 		o.refuse(protocol.LimitExceeded, uint64(e.limits.Cursors), "cursors (queues times groups)")
 		return
 	case !e.diskFor(worstSmall, grantReserve):
-		o.status, o.why = protocol.StoreFull, noDisk
+		o.status, o.why = protocol.StoreFull, e.noSpace("new state", worstSmall, grantReserve)
 		return
 	}
-	rec := codec.Topic{Op: codec.OpUpdate, ID: t.slab.At(slot).id, Queues: r.Queues, Name: []byte(r.Name)}
+	rec := codec.Topic{Op: codec.OpUpdate, ID: t.slab.At(slot).id, Queues: queues, UniqueKeyMs: uniqueKeyMs, Name: []byte(r.Name)}
 	e.appendRecord(codec.TypeTopic, rec.Append(e.scratch.payload))
 	e.fold.topic(&rec)
 	e.addTopicRun(slot)
@@ -93,6 +96,38 @@ func (e *Engine) deleteTopic(o *op, r *protocol.NameRequest) {
 	}
 	e.topicRun[slot] = topicRun{}
 	e.index.Drop(id)
+	e.vacated.Store(true)
+}
+
+// purgeTopic lets go of everything that a topic has. What groups hold of it is void, and they go on behind it.
+func (e *Engine) purgeTopic(o *op, r *protocol.NameRequest) {
+	t := e.fold.topics
+	slot, ok := t.names[r.Name]
+	if !ok {
+		o.refuse(protocol.TopicNotFound, 0, "no topic "+r.Name)
+		return
+	}
+	subs := e.topicRun[slot].subs
+	rec := codec.Topic{Op: codec.OpPurge, ID: t.slab.At(slot).id, Queues: t.slab.At(slot).queues, Name: []byte(r.Name)}
+	e.appendRecord(codec.TypeTopic, rec.Append(e.scratch.payload))
+	for _, sub := range subs { // they ask again, and find the new subscription
+		for _, w := range e.waitersOf(sub) {
+			e.unpark(w)
+			e.answerEmpty(w)
+			e.hand(w)
+		}
+		e.subRun[sub] = subRun{}
+	}
+	e.fold.topic(&rec)
+	e.topicRun[slot].subs = nil
+	for _, sub := range e.fold.leases.SubsOf(rec.ID) {
+		e.addSubRun(sub, e.log.Appended())
+	}
+	for _, q := range t.queueOf[slot] {
+		e.queueRun[q].index.SetBegin(t.queues.At(q).begin)
+	}
+	e.uncap()
+	e.vacated.Store(true)
 }
 
 // dropSubRun answers who waits for a subscription that is gone.
@@ -105,9 +140,11 @@ func (e *Engine) listTopics(o *op) {
 	var a protocol.ListTopicsAnswer
 	t := e.fold.topics
 	for _, slot := range t.sorted() {
-		info := protocol.TopicInfo{Name: t.name(slot), ID: t.slab.At(slot).id, Queues: t.slab.At(slot).queues}
+		x := t.slab.At(slot)
+		info := protocol.TopicInfo{Name: t.name(slot), ID: x.id, Queues: x.queues, UniqueKeyMs: x.uniqueKeyMs}
 		for _, q := range t.queueOf[slot] {
-			info.Messages += t.queues.At(q).next
+			info.Messages += t.queues.At(q).next - t.queues.At(q).begin
+			info.Sent += t.queues.At(q).next
 		}
 		a.Topics = append(a.Topics, info)
 	}
@@ -120,7 +157,7 @@ func rulesRecord(r protocol.GroupRules) codec.Rules {
 		HeartbeatMs: r.HeartbeatMs, SessionTimeoutMs: r.SessionTimeoutMs,
 		BackOff: uint8(r.BackOff), BackOffMinMs: r.BackOffMinMs, BackOffMaxMs: r.BackOffMaxMs,
 		MaxFailures: r.MaxFailures, MaxExpiries: r.MaxExpiries, MaxSessionLosses: r.MaxSessionLosses,
-		MaxInFlight: r.MaxInFlight,
+		MaxInFlight: r.MaxInFlight, HoldMs: r.HoldMs,
 	}
 }
 
@@ -130,7 +167,7 @@ func rulesAnswer(r *codec.Rules) protocol.GroupRules {
 		HeartbeatMs: r.HeartbeatMs, SessionTimeoutMs: r.SessionTimeoutMs,
 		BackOff: protocol.BackOff(r.BackOff), BackOffMinMs: r.BackOffMinMs, BackOffMaxMs: r.BackOffMaxMs,
 		MaxFailures: r.MaxFailures, MaxExpiries: r.MaxExpiries, MaxSessionLosses: r.MaxSessionLosses,
-		MaxInFlight: r.MaxInFlight,
+		MaxInFlight: r.MaxInFlight, HoldMs: r.HoldMs,
 	}
 }
 
@@ -148,7 +185,7 @@ func (e *Engine) createGroup(name string, rules protocol.GroupRules) (protocol.S
 		return protocol.LimitExceeded, protocol.ErrorBody{Message: "groups", Detail: uint64(e.limits.Groups)}
 	}
 	if !e.diskFor(worstSmall, grantReserve) {
-		return protocol.StoreFull, noDisk
+		return protocol.StoreFull, e.noSpace("new state", worstSmall, grantReserve)
 	}
 	e.writeGroup(&codec.Group{
 		Op: codec.OpCreate, ID: e.fold.sessions.NextGroupID(), Rules: rulesRecord(rules), Name: []byte(name),
@@ -182,7 +219,7 @@ func (e *Engine) updateGroup(o *op, r *protocol.GroupRequest) {
 		return
 	}
 	if !e.diskFor(worstSmall, grantReserve) {
-		o.status, o.why = protocol.StoreFull, noDisk
+		o.status, o.why = protocol.StoreFull, e.noSpace("new state", worstSmall, grantReserve)
 		return
 	}
 	e.writeGroup(&codec.Group{Op: codec.OpUpdate, ID: g.ID, Rules: rulesRecord(rules), Name: []byte(r.Name)})
@@ -262,6 +299,9 @@ func (e *Engine) showGroup(o *op, r *protocol.NameRequest) {
 		return
 	}
 	a := protocol.ShowGroupAnswer{Name: r.Name, ID: g.ID, Version: g.Version, Rules: rulesAnswer(g.Rules)}
+	if g.Live == 0 {
+		a.IdleMs = uint64(max(e.wallMs(e.clock.Mono())-g.IdleMs, 0))
+	}
 	nowMs := e.lease.now()
 	for _, id := range e.fold.sessions.LiveOf(g.ID) {
 		if len(a.Sessions) == maxShownSessions {
@@ -292,7 +332,7 @@ func (e *Engine) showGroup(o *op, r *protocol.NameRequest) {
 			a.Cursors = append(a.Cursors, protocol.CursorInfo{
 				Topic: e.fold.topics.name(topicSlot), Queue: uint16(q), Next: pos.Next,
 				End: e.fold.topics.queues.At(qSlot).next, Leased: uint64(pos.Leased), Waiting: uint64(pos.Waiting),
-				Settled: pos.Settled, Skipped: pos.Skipped,
+				Settled: pos.Settled, Skipped: pos.Skipped, Dropped: pos.Dropped,
 			})
 		}
 	}

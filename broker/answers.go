@@ -291,7 +291,7 @@ func (l *Loop) decideSome(ops []*op) (n int) {
 func (o *op) weight() int {
 	switch o.code {
 	case protocol.OpListTopics, protocol.OpListGroups, protocol.OpShowGroup, protocol.OpStats,
-		protocol.OpUpdateGroup, protocol.OpDeleteGroup, protocol.OpDeleteTopic, protocol.OpUpdateTopic:
+		protocol.OpUpdateGroup, protocol.OpDeleteGroup, protocol.OpDeleteTopic, protocol.OpPurgeTopic, protocol.OpUpdateTopic:
 		return sectionEntries
 	}
 	return 1 + len(o.messages) + len(o.tickets)
@@ -347,6 +347,8 @@ func (e *Engine) decideAdmin(o *op) {
 		e.updateTopic(o, o.admin.(*protocol.UpdateTopicRequest))
 	case protocol.OpDeleteTopic:
 		e.deleteTopic(o, o.admin.(*protocol.NameRequest))
+	case protocol.OpPurgeTopic:
+		e.purgeTopic(o, o.admin.(*protocol.NameRequest))
 	case protocol.OpListTopics:
 		e.listTopics(o)
 	case protocol.OpCreateGroup:

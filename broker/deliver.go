@@ -6,6 +6,7 @@ import (
 
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/lease"
+	"github.com/leasemq/leasemq/mmaplog"
 	"github.com/leasemq/leasemq/protocol"
 )
 
@@ -67,7 +68,8 @@ func (e *Engine) finishSlowly(w *waiter) {
 // badRow is a message of a pop that cannot be handed out.
 type badRow struct {
 	popRow
-	misplaced bool // the record is good, and another one: the index is wrong
+	misplaced bool // no record is there, or another one: the index may be wrong
+	gone      bool // its segment was removed meanwhile: there is a copy
 	why       string
 }
 
@@ -81,7 +83,8 @@ func (e *Engine) findBad(w *waiter, read reader) (bad []badRow) {
 			misplaced, err = checkRecord(w, &row, record)
 		}
 		if err != nil {
-			bad = append(bad, badRow{row, misplaced, err.Error()})
+			gone := errors.Is(err, mmaplog.ErrRemoved)
+			bad = append(bad, badRow{row, misplaced || gone, gone, err.Error()})
 		}
 	}
 	return bad
@@ -91,9 +94,11 @@ func (e *Engine) findBad(w *waiter, read reader) (bad []badRow) {
 func checkRecord(w *waiter, row *popRow, record []byte) (misplaced bool, err error) {
 	h, assigned, _, err := codec.ReadRecord(record)
 	switch {
+	case err != nil && h.Position != row.position:
+		return true, err
 	case err != nil:
 		return false, err
-	case h.Type != codec.TypeMessage || h.Position != row.position:
+	case h.Type != codec.TypeMessage && h.Type != codec.TypeCopy || h.Position != row.position:
 		return true, errors.New("another record lies there")
 	}
 	if p := codec.ParseMessagePlace(assigned); p.Topic != w.topic || p.Queue != row.queue || p.Offset != row.offset {
@@ -113,8 +118,8 @@ func (l *Loop) sendFrame(w *waiter, frame []byte) {
 	l.deliver(w.conn, append(out, frame...), at, parkedAnswer{gate: w.gate, request: w.request, size: w.size, code: protocol.OpPop})
 }
 
-// misplacedWaitMs is how long a message waits that the index does not find: a restart mends the index.
-const misplacedWaitMs = 60_000
+// misplacedWaitMs is how long a message waits that the index does not find, while the index is mended.
+const misplacedWaitMs = 5_000
 
 // passBad takes what cannot be handed out from a pop: damaged messages are passed, those that only the index
 // does not find are given back for a while. When nothing is left the pop is tried again. It is true when the
@@ -127,6 +132,7 @@ func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 		e.hand(w)
 		return true
 	}
+	bad = slices.DeleteFunc(bad, func(b badRow) bool { return b.gone && e.findCopy(w, &b) })
 	for i := range bad {
 		e.passRow(w, &bad[i])
 	}
@@ -164,6 +170,24 @@ func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 	return true
 }
 
+// findCopy has a row read from the copy of its message that retention has made. It is false when there is none.
+func (e *Engine) findCopy(w *waiter, bad *badRow) bool {
+	queueSlot, ok := e.fold.topics.queueSlot(w.topic, bad.queue)
+	if !ok {
+		return false
+	}
+	entry, ok := e.fold.topics.copyAt(queueSlot, bad.offset)
+	if !ok || entry.Position == bad.position {
+		return false
+	}
+	for i := range w.result.rows {
+		if row := &w.result.rows[i]; row.queue == bad.queue && row.offset == bad.offset {
+			row.position, row.size = entry.Position, entry.Size
+		}
+	}
+	return true
+}
+
 // drop takes rows out.
 func (res *popResult) drop(out func(*popRow) bool) {
 	kept := 0
@@ -188,6 +212,9 @@ func (e *Engine) passRow(w *waiter, row *badRow) {
 		return // it stays as it is, and comes again when its lease is over
 	}
 	defer e.release(worstSmall)
+	if row.misplaced && e.wasLookedFor(w.topic, row.queue, row.offset, row.position) {
+		row.misplaced = false // it is what lies there that is damaged
+	}
 	if row.misplaced {
 		e.stats.indexHoles.Add(1)
 		rec := &e.scratch.change
@@ -207,7 +234,8 @@ func (e *Engine) passRow(w *waiter, row *badRow) {
 	e.later(func() {
 		what := "a message is damaged and was passed"
 		if bad.misplaced {
-			what = "the queue index names the wrong record; a restart rebuilds it from the log"
+			what = "the queue index names the wrong record; it is mended from the log"
+			e.indexWrong(topic, bad.queue)
 		}
 		e.logger.Error(what, "topic", topic, "queue", bad.queue, "offset", bad.offset,
 			"position", bad.position, "group", group, "why", bad.why)

@@ -14,6 +14,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +29,7 @@ import (
 	"github.com/leasemq/leasemq/consumequeue"
 	"github.com/leasemq/leasemq/lease"
 	"github.com/leasemq/leasemq/mmaplog"
+	"github.com/leasemq/leasemq/snapshot"
 	"github.com/leasemq/leasemq/timingwheel"
 )
 
@@ -41,6 +43,11 @@ type Options struct {
 	RingBytes     int
 	Limits        Limits
 	Logger        *slog.Logger
+	// SnapshotBytes is how much log lies between two snapshots: 256 MiB. A restart replays at most about that much.
+	SnapshotBytes int64
+	Retention     Retention
+	// Watermark is the share of the disk, in percent, above which sends are refused. 0: none.
+	Watermark int
 	// LockWait is how long Open waits for a broker that has the directory: one that was killed keeps it until
 	// the system has taken its memory apart.
 	LockWait time.Duration
@@ -51,7 +58,7 @@ type Options struct {
 	Verify bool  // the checks of verify.go, after every section
 	// Observe is called in the section, when Verify is set, after every record: the state as a replay
 	// of the log below end has it.
-	Observe func(end uint64, hash func() [3]uint64)
+	Observe func(end uint64, hash func() stateHash)
 	Seed    uint64     // of the jitter; 0: a random one
 	FS      mmaplog.FS // nil: the real one
 }
@@ -73,11 +80,24 @@ type Engine struct {
 
 	lease leaseClock
 
+	ctx           context.Context // ends with the engine
+	cancel        context.CancelFunc
+	snaps         snapshots
+	snapped       atomic.Uint64 // position of the newest snapshot
+	snapshotBytes atomic.Int64  // its length
+	disk          diskSpace
+	reserveShort  atomic.Bool // the disk lacks some of its reserve
+	vacated       atomic.Bool // a topic was deleted or emptied: old segments may have nothing in them any more
+	steward       steward
+	retention     retention
+	mender        mender
+
 	// mu is the sequencing section. Everything down to the next blank line is guarded by it.
 	mu        sync.Mutex
 	fold      *fold
 	shadow    *fold
 	held      heldView // only with Verify
+	writing   bool     // the fold is frozen for a snapshot
 	sections  uint64
 	rnd       *rand.Rand
 	topicRun  []topicRun        // by slot of the topic
@@ -145,6 +165,13 @@ func Open(o Options) (*Engine, error) {
 	if o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
+	if o.FS == nil {
+		o.FS = mmaplog.OS
+	}
+	if o.SnapshotBytes <= 0 {
+		o.SnapshotBytes = defaultSnapshotBytes
+	}
+	o.Retention = o.Retention.withDefaults()
 	e := &Engine{
 		o: o, limits: o.Limits.withDefaults(), logger: o.Logger, clock: o.Clock,
 		rnd:      rand.New(rand.NewPCG(o.Seed, 1)),
@@ -152,6 +179,7 @@ func Open(o Options) (*Engine, error) {
 		suspects: map[uint64]uint64{},
 		failedCh: make(chan struct{}),
 	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.waiters.wheel = timingwheel.New(0)
 	e.loopList.Store(&[]*Loop{})
 	if err := e.recover(); err != nil {
@@ -162,6 +190,7 @@ func Open(o Options) (*Engine, error) {
 	e.peeks.start(1, func(r any) { e.fail(fmt.Errorf("panic on a worker: %v\n%s", r, debug.Stack())) })
 	if !o.Manual {
 		e.ticking.start(e)
+		e.steward.start(e)
 	}
 	return e, nil
 }
@@ -178,26 +207,27 @@ func (e *Engine) recover() (err error) {
 	if e.o.Verify {
 		e.shadow = newFold(onViolation)
 	}
-	e.index, err = consumequeue.Open(consumequeue.Options{
-		Dir: filepath.Join(e.o.Dir, "queues"), OnLoad: e.onLoad, Logger: e.logger, OnFail: e.fail,
-	})
-	if err != nil {
+	e.snaps.store = snapshot.NewStore(e.o.FS, filepath.Join(e.o.Dir, "snapshots"))
+	if err = e.openIndex(); err != nil {
 		return err
 	}
 	e.log, err = e.openLog(mmaplog.Options{
 		Dir: e.o.Dir, IO: e.o.IO, Policy: e.o.Fsync, Interval: e.o.FsyncInterval,
 		SegmentBytes: e.o.SegmentBytes, RingBytes: e.o.RingBytes,
-		OnCommit: e.onCommit, OnRoom: e.onRoom, OnFail: e.fail, FS: e.o.FS, Logger: e.logger,
+		OnCommit: e.onCommit, OnRoom: e.onRoom, OnFail: e.fail, FS: e.o.FS, Logger: e.logger, Begin: e.begin,
 	})
 	if err != nil {
 		return err
 	}
 	found := e.log.Recovery()
 	e.limits.fit(e.log.MaxRecord())
-	if e.key, err = loadKey(e.o.Dir, found.Records == 0); err != nil {
+	if e.key, err = loadKey(e.o.Dir, found.Records == 0 && found.From == 0); err != nil {
 		return err
 	}
-	if err := e.index.FinishRecovery(e.queueEnds()); err != nil {
+	if err := e.checkStart(); err != nil {
+		return err
+	}
+	if err := e.finishIndex(); err != nil {
 		return err
 	}
 	mono, wall := e.clock.Mono(), e.clock.Wall()
@@ -218,10 +248,64 @@ func (e *Engine) recover() (err error) {
 	e.index.Start()
 	e.rebuildRuns()
 	e.fold.sessions.Serve(e.lease.now())
-	e.logger.Info("recovered", "records", found.Records, "bytes", found.Bytes, "clean_stop", found.CleanStop,
+	e.lookAtDisk()
+	e.logger.Info("recovered", "from", found.From, "records", found.Records, "bytes", found.Bytes, "clean_stop", found.CleanStop,
 		"epoch", epoch, "topics", len(e.fold.topics.ids), "sessions", e.fold.sessions.Sessions(),
 		"unsettled", e.fold.leases.Unsettled(), "took", found.Duration)
 	return nil
+}
+
+// checkStart looks whether all segments are there that the state needs.
+func (e *Engine) checkStart() error {
+	first, need := e.log.First(), e.fold.topics.logStart
+	if first == 0 || first < e.log.SegmentEnd(need) {
+		return nil // what lies before need is removed by the steward
+	}
+	return fmt.Errorf("broker: the log begins at position %d, but messages from position %d on are still needed: "+
+		"a segment file is missing; restore it from a backup", first, need)
+}
+
+// openIndex opens the index files. What is in them is looked at by finishIndex.
+func (e *Engine) openIndex() (err error) {
+	e.index, err = consumequeue.Open(consumequeue.Options{
+		Dir: filepath.Join(e.o.Dir, "queues"), OnLoad: e.onLoad, Logger: e.logger, OnFail: e.fail,
+		OnHole: func(topic uint32, q uint16, _ uint64) { e.indexWrong(topic, q) },
+	})
+	return err
+}
+
+// finishIndex brings the index files in line with the log. If they lack what lies before the replayed part of it, the whole
+// log is read for them.
+func (e *Engine) finishIndex() error {
+	err := e.index.FinishRecovery(e.queueEnds())
+	incomplete, ok := errors.AsType[*consumequeue.IncompleteError](err)
+	if !ok {
+		return err
+	}
+	began := time.Now()
+	e.logger.Warn("index files are missing or damaged: they are built anew from the log", "found", incomplete)
+	e.index.Abort()
+	if err := e.openIndex(); err != nil {
+		return err
+	}
+	err = e.log.Scan(e.ctx, e.log.First(), e.log.Appended(), func(r mmaplog.Record) error {
+		if r.Header.Type != codec.TypeMessage {
+			return nil
+		}
+		p := codec.ParseMessagePlace(r.Assigned)
+		slot, ok := e.fold.topics.queueSlot(p.Topic, p.Queue)
+		if !ok || p.Offset < e.fold.topics.queues.At(slot).begin {
+			return nil
+		}
+		return e.index.Recover(p.Topic, p.Queue, p.Offset, indexEntry(&r.Header, &p, r.Payload))
+	})
+	if err == nil {
+		err = e.index.FinishRecovery(e.queueEnds())
+	}
+	if err == nil {
+		e.logger.Info("index files were built anew", "took", time.Since(began))
+	}
+	return err
 }
 
 // maxEpoch keeps fencing tokens below 2^63.
@@ -257,7 +341,7 @@ func (e *Engine) replay(r mmaplog.Record) error {
 	if r.Header.Type == codec.TypeMessage {
 		p := codec.ParseMessagePlace(r.Assigned)
 		e.fold.stamp(&r.Header)
-		if _, ok := e.fold.topics.message(&p); !ok {
+		if !e.fold.message(&r.Header, &p, r.Payload) {
 			return nil
 		}
 		return e.index.Recover(p.Topic, p.Queue, p.Offset, indexEntry(&r.Header, &p, r.Payload))
@@ -266,6 +350,7 @@ func (e *Engine) replay(r mmaplog.Record) error {
 }
 
 func (e *Engine) abort() {
+	e.cancel()
 	if e.log != nil {
 		e.log.Abort()
 	}
@@ -281,15 +366,24 @@ func (e *Engine) wallMs(mono time.Duration) int64 { return e.wall0 + mono.Millis
 // before.
 func (e *Engine) Close() error {
 	e.ticking.stop()
+	e.steward.stop()
 	e.work.stop()
 	e.peeks.stop()
+	if e.log.Appended() > e.snapped.Load() && !e.failed.Load() {
+		if _, err := e.Snapshot(); err != nil { // the next start replays more
+			e.logger.Warn("no snapshot was taken at the stop", "error", err)
+		}
+	}
+	e.cancel()
 	err := e.log.Close()
 	return errors.Join(err, e.index.Close())
 }
 
 // Abort stops without writing anything more, as a kill would. For tests.
 func (e *Engine) Abort() {
+	e.cancel()
 	e.ticking.stop()
+	e.steward.stop()
 	e.work.stop()
 	e.peeks.stop()
 	e.abort()

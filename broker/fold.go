@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/dedup"
 	"github.com/leasemq/leasemq/heartbeat"
 	"github.com/leasemq/leasemq/lease"
 )
@@ -18,6 +19,7 @@ type fold struct {
 	topics   *topics
 	sessions *heartbeat.Registry
 	leases   *lease.Table
+	stored   *dedup.Table // sends
 
 	leaseMs int64 // stamp of the newest record
 	wallMs  int64
@@ -28,10 +30,11 @@ type fold struct {
 }
 
 func newFold(onViolation func(string)) *fold {
-	f := &fold{sessions: heartbeat.New(), leases: lease.New(), onViolation: onViolation}
+	f := &fold{sessions: heartbeat.New(), leases: lease.New(), stored: dedup.New(dedup.Limits{}), onViolation: onViolation}
 	f.topics = newTopics(f.violate)
 	f.sessions.OnViolation = onViolation
 	f.leases.OnViolation = onViolation
+	f.stored.OnViolation = onViolation
 	return f
 }
 
@@ -43,7 +46,7 @@ func (f *fold) violate(format string, args ...any) {
 }
 
 func (f *fold) totalViolations() uint64 {
-	return f.violations + f.sessions.Violations() + f.leases.Violations()
+	return f.violations + f.sessions.Violations() + f.leases.Violations() + f.stored.Violations()
 }
 
 // stamp notes the clocks of a record, which never fall.
@@ -61,11 +64,13 @@ func (f *fold) apply(h *codec.Header, assigned, payload []byte) error {
 		f.startEpoch(h)
 	case codec.TypeMessage:
 		p := codec.ParseMessagePlace(assigned)
-		f.topics.message(&p)
+		f.message(h, &p, payload)
 	case codec.TypeCopy:
 		p := codec.ParseMessagePlace(assigned)
 		f.topics.copied(&p, indexEntry(h, &p, payload))
-	case codec.TypeSegmentEnd, codec.TypeCleanStop, codec.TypeClock:
+	case codec.TypeClock:
+		f.stored.Age(h.WallMs)
+	case codec.TypeSegmentEnd, codec.TypeCleanStop:
 	default:
 		return f.applyState(h, payload)
 	}
@@ -138,6 +143,42 @@ func (f *fold) applyState(h *codec.Header, payload []byte) (err error) {
 	return nil
 }
 
+// message applies a MESSAGE record. It is false when the topic was deleted later.
+func (f *fold) message(h *codec.Header, p *codec.MessagePlace, payload []byte) bool {
+	slot, ok := f.topics.message(p)
+	if !ok {
+		return false
+	}
+	producer, sequence, key := codec.Deduplicating(payload)
+	s := sending{producer: producer, sequence: sequence, keyed: len(key) > 0}
+	if s.keyed {
+		s.key = dedup.Hash(key)
+	}
+	f.sent(slot, &s, dedup.Place{Queue: p.Queue, Offset: p.Offset, ID: p.ID}, h.WallMs)
+	return true
+}
+
+// sending is what a message says of itself so that its repetition is found out.
+type sending struct {
+	producer, sequence uint64
+	key                dedup.KeyHash
+	keyed              bool
+}
+
+// sent notes where a message was stored.
+func (f *fold) sent(topicSlot uint32, s *sending, at dedup.Place, wallMs int64) {
+	if s.producer != 0 {
+		f.stored.ApplySequence(s.producer, s.sequence, at, wallMs)
+	}
+	if s.keyed {
+		x := f.topics.slab.At(topicSlot)
+		f.stored.ApplyKey(x.id, s.key, at, int64(x.uniqueKeyMs), wallMs)
+	}
+	if s.producer == 0 && !s.keyed {
+		f.stored.Age(wallMs)
+	}
+}
+
 func (f *fold) startEpoch(h *codec.Header) {
 	f.epoch = h.Epoch
 	f.leases.StartEpoch(h.Epoch, h.Position)
@@ -152,8 +193,10 @@ func (f *fold) topic(r *codec.Topic) {
 	case codec.OpUpdate:
 		f.leases.GrowTopic(r.ID, int(r.Queues))
 	case codec.OpPurge:
+		f.stored.DropTopic(r.ID)
 		f.leases.Renew(r.ID, f.topics.ends(slot))
 	case codec.OpDelete:
+		f.stored.DropTopic(r.ID)
 		f.leases.Drop(0, r.ID)
 	}
 }
@@ -212,9 +255,12 @@ func (f *fold) endSession(h *codec.Header, r *codec.SessionEnd) (slot uint32, ok
 // sessionID is the id of the session in a slot.
 func (f *fold) sessionID(slot uint32) uint64 { return f.sessions.SessionAt(slot).ID }
 
+// stateHash is a hash of each part of the fold.
+type stateHash [4]uint64
+
 // hash is the same for equal states. It walks everything.
-func (f *fold) hash() [3]uint64 {
-	return [3]uint64{f.topics.hash(), f.sessions.Hash(), f.leases.Hash(f.sessionID)}
+func (f *fold) hash() stateHash {
+	return stateHash{f.topics.hash(), f.sessions.Hash(), f.leases.Hash(f.sessionID), f.stored.Hash()}
 }
 
 // audit recomputes what the state counts and links.
@@ -228,6 +274,12 @@ func (f *fold) audit() error {
 	if err := f.leases.Audit(); err != nil {
 		return fmt.Errorf("leases: %w", err)
 	}
+	if err := f.stored.Audit(); err != nil {
+		return fmt.Errorf("stored sends: %w", err)
+	}
+	if err := f.auditBegins(); err != nil {
+		return err
+	}
 	var held, leased uint64
 	for _, id := range f.sessions.LiveOf(0) {
 		s, _ := f.sessions.Session(id)
@@ -238,6 +290,30 @@ func (f *fold) audit() error {
 	}
 	if held != leased {
 		return fmt.Errorf("%d leases, live sessions hold %d", leased, held)
+	}
+	return nil
+}
+
+// auditBegins looks whether everything unsettled is still there: at or behind the beginning of its queue, or copied.
+func (f *fold) auditBegins() error {
+	for _, slot := range f.leases.Subs() {
+		sub := f.leases.At(slot)
+		for i, q := range f.topics.queueOf[f.topics.ids[sub.Topic]] {
+			begin := f.topics.queues.At(q).begin
+			if next := f.leases.Position(slot, uint16(i)).Next; next < begin {
+				return fmt.Errorf("subscription %d queue %d is at %d, the queue begins at %d", sub.ID, i, next, begin)
+			}
+			var err error
+			f.leases.UnsettledBelow(slot, uint16(i), begin, func(offset uint64) bool {
+				if _, ok := f.topics.copyAt(q, offset); !ok {
+					err = fmt.Errorf("subscription %d queue %d: offset %d is unsettled and gone, the queue begins at %d", sub.ID, i, offset, begin)
+				}
+				return err == nil
+			})
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -277,7 +277,7 @@ func (c *conn) popped(a answer) (p protocol.PopAnswer) {
 	if a.Status != protocol.OK && a.Status != protocol.Empty {
 		var why protocol.ErrorBody
 		_ = why.Decode(a.body)
-		c.r.t.Fatalf("pop: %s: %s", a.Status, why.Message)
+		c.r.t.Fatalf("pop: %s: %s (%v)", a.Status, why.Message, c.r.e.Err())
 	}
 	if err := p.Decode(a.body); err != nil {
 		c.r.t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/mmaplog"
 	"github.com/leasemq/leasemq/protocol"
+	"github.com/leasemq/leasemq/snapshot"
 )
 
 // TestHistories runs random histories of requests and of time, kills the engine at a random record of
@@ -21,7 +22,10 @@ import (
 func TestHistories(t *testing.T) {
 	for _, io := range []mmaplog.IOMode{mmaplog.IOStaged, mmaplog.IOMapped} {
 		t.Run(string(io), func(t *testing.T) {
-			seed := uint64(time.Now().UnixNano())
+			seed := *seedFlag
+			if seed == 0 {
+				seed = uint64(time.Now().UnixNano())
+			}
 			t.Logf("seed %d", seed)
 			runs := 6
 			if testing.Short() {
@@ -44,32 +48,39 @@ type held struct {
 	body    string
 	receipt []byte
 	ordinal uint32
+	token   uint64
 }
 
 type consumer struct {
 	group   string
 	session uint64
 	live    bool
-	pops    [3]uint64 // newest sequence of the slots that are used
+	pops    stateHash // newest sequence of the slots that are used
 }
 
 // fact is something that was acknowledged, and the log position below which its records lie.
 type fact struct {
-	end  uint64
-	what string
+	end    uint64
+	what   string
+	queue  uint16
+	offset uint64
 }
+
+// settling is an ack that was taken: the log position below which its record lies, and the token that settled.
+type settling struct{ end, token uint64 }
 
 type history struct {
 	*rig
 	rnd       *rand.Rand
 	c         *conn
-	observed  map[uint64][3]uint64
+	observed  map[uint64]stateHash
 	ends      []uint64
 	consumers []*consumer
 	held      []held
 	sent      []fact // topic/body
-	settled   map[string]uint64
+	settled   map[string]settling
 	bodies    int
+	sequence  uint64
 	parked    []parkedPop
 	topics    []string
 	groups    []string
@@ -77,13 +88,17 @@ type history struct {
 
 func newHistory(t *testing.T, io mmaplog.IOMode, seed uint64) *history {
 	h := &history{
-		rnd: rand.New(rand.NewPCG(seed, 7)), observed: map[uint64][3]uint64{}, settled: map[string]uint64{},
+		rnd: rand.New(rand.NewPCG(seed, 7)), observed: map[uint64]stateHash{}, settled: map[string]settling{},
 		topics: []string{"t0", "t1", "t2"}, groups: []string{"g0", "g1"},
 	}
 	h.rig = newRig(t, func(o *Options) {
 		o.IO, o.SegmentBytes, o.Seed = io, 128<<10, seed
 		o.Limits.MaxBodyBytes = 16 << 10
-		o.Observe = func(end uint64, hash func() [3]uint64) {
+		o.Retention.Age = 20 * time.Second
+		if h.rnd.IntN(2) == 0 { // what groups have not settled goes, too
+			o.Retention.HardBytes = 1 << 20
+		}
+		o.Observe = func(end uint64, hash func() stateHash) {
 			h.observed[end] = hash()
 			h.ends = append(h.ends, end)
 		}
@@ -114,12 +129,29 @@ func (h *history) step() {
 		h.stepRegister()
 	case p < 87:
 		h.stepUnregister()
+	case p < 88:
+		h.stepSteward()
 	case p < 97:
 		h.advance(time.Duration(h.rnd.IntN(3000)) * time.Millisecond)
 		h.beat()
 	default:
 		h.stepAdmin()
 	}
+}
+
+// stepSteward takes a snapshot, or lets old log go, or both.
+func (h *history) stepSteward() {
+	if h.rnd.IntN(2) == 0 {
+		if _, err := h.e.Snapshot(); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	if h.rnd.IntN(8) == 0 {
+		h.advance(70 * time.Second) // groups without a session stop holding data, sessions end
+	}
+	h.advance(reviewEveryMs * time.Millisecond)
+	h.e.Steward()
+	h.commit()
 }
 
 func (h *history) beat() {
@@ -143,14 +175,32 @@ func (h *history) stepSend() {
 		if h.rnd.IntN(3) == 0 {
 			m.Key = fmt.Sprint(h.rnd.IntN(5))
 		}
+		if h.rnd.IntN(2) == 0 {
+			h.sequence++
+			m.ProducerID, m.Sequence = 1+h.sequence%3, h.sequence
+		}
+		if h.rnd.IntN(8) == 0 {
+			m.UniqueKey = body[:min(len(body), 20)]
+		}
 		ms = append(ms, m)
 		bodies = append(bodies, body)
 	}
-	for i, res := range h.c.send(topic, ms...) {
+	results := h.c.send(topic, ms...)
+	if h.rnd.IntN(3) == 0 { // those that say who they are may come again, and get the same answer
+		for i := range ms {
+			if ms[i].ProducerID == 0 && ms[i].UniqueKey == "" {
+				continue
+			}
+			if again := h.c.send(topic, ms[i]); again[0] != results[i] {
+				h.t.Fatalf("sent again: %+v, first %+v", again[0], results[i])
+			}
+		}
+	}
+	for i, res := range results {
 		if res.Status != protocol.OK {
 			h.t.Fatalf("send: %s", res.Status)
 		}
-		h.sent = append(h.sent, fact{h.e.Log().Appended(), topic + "/" + bodies[i]})
+		h.sent = append(h.sent, fact{h.e.Log().Appended(), topic + "/" + bodies[i], res.Queue, res.Offset})
 	}
 }
 
@@ -237,10 +287,11 @@ func (h *history) took(x *consumer, topic string, a answer) {
 	p := h.c.popped(a)
 	for i := range p.Rows {
 		body := h.c.bodyOf(&p, i)
-		if end, ok := h.settled[x.group+"/"+topic+"/"+body]; ok && end <= h.e.Log().Committed() {
-			h.t.Fatalf("%s was settled by %s at %d and came again", body, x.group, end)
+		// The answer of a pop that has waited may be read after its repetition was acked.
+		if by, ok := h.settled[x.group+"/"+topic+"/"+body]; ok && by.end <= h.e.Log().Committed() && by.token != p.Rows[i].Token {
+			h.t.Fatalf("%s was settled by %s at %d and came again", body, x.group, by.end)
 		}
-		h.held = append(h.held, held{x.session, topic, body, append([]byte(nil), p.Rows[i].Receipt...), 0})
+		h.held = append(h.held, held{x.session, topic, body, append([]byte(nil), p.Rows[i].Receipt...), 0, p.Rows[i].Token})
 	}
 }
 
@@ -281,7 +332,7 @@ func (h *history) stepAck() {
 	for i, r := range res.Results {
 		key := h.groupOf(of[i].session) + "/" + of[i].topic + "/" + of[i].body
 		if _, known := h.settled[key]; r.Status == protocol.OK && !known {
-			h.settled[key] = h.e.Log().Appended()
+			h.settled[key] = settling{h.e.Log().Appended(), of[i].token}
 		}
 	}
 }
@@ -326,10 +377,10 @@ func (h *history) stepRegister() {
 	h.consumers = append(h.consumers, &consumer{group: group, session: a.Session, live: true})
 	for i, x := range a.Reclaimed {
 		if x.Status == protocol.OK {
-			if end, ok := h.settled[group+"/"+of[i].topic+"/"+of[i].body]; ok && end <= h.e.Log().Committed() {
-				h.t.Fatalf("%s was settled by %s at %d and was reclaimed", of[i].body, group, end)
+			if by, ok := h.settled[group+"/"+of[i].topic+"/"+of[i].body]; ok && by.end <= h.e.Log().Committed() {
+				h.t.Fatalf("%s was settled by %s at %d and was reclaimed", of[i].body, group, by.end)
 			}
-			h.held = append(h.held, held{a.Session, of[i].topic, of[i].body, append([]byte(nil), x.Receipt...), 0})
+			h.held = append(h.held, held{a.Session, of[i].topic, of[i].body, append([]byte(nil), x.Receipt...), 0, x.Token})
 		}
 	}
 }
@@ -349,6 +400,7 @@ func (h *history) stepAdmin() {
 	case 1:
 		h.c.call(protocol.OpUpdateGroup, 0, &protocol.GroupRequest{Name: "g0", Rules: protocol.GroupRules{
 			BackOff: protocol.BackOff(h.rnd.IntN(4)), MaxInFlight: uint32(5 + h.rnd.IntN(100)),
+			HoldMs: []uint64{0, protocol.MinHoldMs, protocol.HoldForever}[h.rnd.IntN(3)],
 		}})
 	case 2:
 		h.c.call(protocol.OpShowGroup, 0, &protocol.NameRequest{Name: "g0"})
@@ -356,6 +408,11 @@ func (h *history) stepAdmin() {
 		h.c.call(protocol.OpListTopics, 0, nil)
 	case 3:
 		if h.rnd.IntN(4) > 0 {
+			return
+		}
+		if h.rnd.IntN(2) == 0 {
+			h.c.call(protocol.OpPurgeTopic, 0, &protocol.NameRequest{Name: name})
+			h.held = slices.DeleteFunc(h.held, func(x held) bool { return x.topic == name })
 			return
 		}
 		h.c.call(protocol.OpDeleteTopic, 0, &protocol.NameRequest{Name: name})
@@ -369,22 +426,16 @@ func (h *history) stepAdmin() {
 func (h *history) crash() {
 	h.t.Helper()
 	h.commit()
+	synced := h.e.Log().Synced()
 	h.e.Abort()
 	end := h.ends[h.rnd.IntN(len(h.ends))]
-	if h.rnd.IntN(3) == 0 {
+	if h.rnd.IntN(3) == 0 || end < synced { // no crash takes what was made durable
 		end = h.ends[len(h.ends)-1]
 	}
 	h.cut(end)
 
-	// A fold of the log, made from nothing, is the state that the live engine had.
-	f := newFold(func(what string) { h.t.Fatal(what) })
-	log, err := mmaplog.Open(mmaplog.Options{Dir: h.o.Dir, IO: h.o.IO, Policy: h.o.Fsync, Logger: slog.New(slog.DiscardHandler)}, func(r mmaplog.Record) error {
-		return f.apply(&r.Header, r.Assigned, r.Payload)
-	})
-	if err != nil {
-		h.t.Fatalf("log cut at %d: %v", end, err)
-	}
-	log.Abort()
+	// A fold of the log, made from nothing but the newest snapshot, is the state that the live engine had.
+	f := h.foldOnDisk(end)
 	if got, want := f.hash(), h.observed[end]; got != want {
 		h.t.Fatalf("recovered state %x, live state at record end %d %x", got, end, want)
 	}
@@ -396,11 +447,27 @@ func (h *history) crash() {
 	h.open()
 	h.c = h.dial()
 	h.ends = append(h.ends[:0], h.e.Log().Appended())
-	h.observed = map[uint64][3]uint64{h.ends[0]: h.e.Hash()}
+	h.observed = map[uint64]stateHash{h.ends[0]: h.e.Hash()}
 	if err := h.e.Check(); err != nil {
 		h.t.Fatal(err)
 	}
 	h.checkSent()
+}
+
+// foldOnDisk is the state as recovery finds it.
+func (h *history) foldOnDisk(end uint64) *fold {
+	h.t.Helper()
+	logger := slog.New(slog.DiscardHandler)
+	e := &Engine{o: h.o, logger: logger, fold: newFold(func(what string) { h.t.Fatal(what) })}
+	e.snaps.store = snapshot.NewStore(mmaplog.OS, filepath.Join(h.o.Dir, "snapshots"))
+	log, err := mmaplog.Open(mmaplog.Options{
+		Dir: h.o.Dir, IO: h.o.IO, Policy: h.o.Fsync, Logger: logger, Begin: e.begin,
+	}, func(r mmaplog.Record) error { return e.fold.apply(&r.Header, r.Assigned, r.Payload) })
+	if err != nil {
+		h.t.Fatalf("log cut at %d: %v", end, err)
+	}
+	log.Abort()
+	return e.fold
 }
 
 // cut zeroes the log from a position on.
@@ -438,8 +505,8 @@ func (r *rig) cut(end uint64) {
 // forgetBeyond forgets what was known by records that the crash has taken.
 func (h *history) forgetBeyond(end uint64) {
 	h.sent = slices.DeleteFunc(h.sent, func(f fact) bool { return f.end > end })
-	for key, at := range h.settled {
-		if at > end {
+	for key, by := range h.settled {
+		if by.end > end {
 			delete(h.settled, key)
 		}
 	}
@@ -451,6 +518,7 @@ func (h *history) forgetBeyond(end uint64) {
 // checkSent sees that every message that was acknowledged below the cut is there, by peeking.
 func (h *history) checkSent() {
 	have := map[string]bool{}
+	begins := map[string]uint64{}
 	for _, topic := range h.topics {
 		for q := range uint16(16) {
 			for at := uint64(0); ; {
@@ -470,14 +538,15 @@ func (h *history) checkSent() {
 					}
 					have[topic+"/"+string(v.Body)] = true
 				}
-				if at += uint64(len(p.Rows)); at >= p.End {
+				begins[fmt.Sprint(topic, q)] = p.Begin
+				if at = max(at, p.Begin) + uint64(len(p.Rows)); at >= p.End {
 					break
 				}
 			}
 		}
 	}
 	for _, f := range h.sent {
-		if !have[f.what] {
+		if !have[f.what] && f.offset >= begins[fmt.Sprint(f.what[:2], f.queue)] {
 			h.t.Fatalf("a message acknowledged at %d is gone: %.20s", f.end, f.what)
 		}
 	}

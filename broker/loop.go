@@ -257,7 +257,7 @@ func worstOf(code protocol.Opcode, request []byte) int {
 		return worstSessionID + body/protocol.ReceiptBytes*perReclaim
 	case protocol.OpUnregister:
 		return worstSessionID
-	case protocol.OpCreateTopic, protocol.OpUpdateTopic, protocol.OpDeleteTopic,
+	case protocol.OpCreateTopic, protocol.OpUpdateTopic, protocol.OpDeleteTopic, protocol.OpPurgeTopic,
 		protocol.OpCreateGroup, protocol.OpUpdateGroup, protocol.OpDeleteGroup:
 		return worstSmall
 	}
@@ -384,7 +384,7 @@ func (l *Loop) decodeAdmin(o *op, b []byte) error {
 		r = new(protocol.CreateTopicRequest)
 	case protocol.OpUpdateTopic:
 		r = new(protocol.UpdateTopicRequest)
-	case protocol.OpDeleteTopic, protocol.OpDeleteGroup, protocol.OpShowGroup:
+	case protocol.OpDeleteTopic, protocol.OpPurgeTopic, protocol.OpDeleteGroup, protocol.OpShowGroup:
 		r = new(protocol.NameRequest)
 	case protocol.OpCreateGroup, protocol.OpUpdateGroup:
 		r = new(protocol.GroupRequest)

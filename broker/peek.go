@@ -1,10 +1,12 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/consumequeue"
+	"github.com/leasemq/leasemq/mmaplog"
 	"github.com/leasemq/leasemq/protocol"
 )
 
@@ -23,21 +25,22 @@ func (e *Engine) peek(o *op, r *protocol.PeekRequest) {
 	e.dispatchTo(e.log.Committed())
 	visible := e.queueRun[e.fold.topics.queueOf[slot][r.Queue]].visible
 	topicID := e.fold.topics.slab.At(slot).id
+	begin := e.fold.topics.queues.At(e.fold.topics.queueOf[slot][r.Queue]).begin
 	if o.conn.peeks.Load() >= maxPeeks {
 		o.refuse(protocol.LimitExceeded, maxPeeks, "PEEKs of the connection that are not answered yet")
 		return
 	}
 	o.conn.peeks.Add(1)
 	code, request, size, c, gate := o.code, o.request, o.size, o.conn, e.log.Appended()
-	max := int(r.Max)
-	queue, offset := r.Queue, r.Offset
+	most := int(r.Max)
+	queue, offset := r.Queue, max(r.Offset, begin)
 	o.parked = true
 	e.peeks.add(func() {
 		defer c.peeks.Add(-1)
 		if c.gone.Load() {
 			return
 		}
-		frame := e.readPeek(code, request, topicID, queue, offset, visible, max)
+		frame := e.readPeek(code, request, topicID, queue, offset, begin, visible, most)
 		l := c.loop
 		l.put(inboxItem{call: func() {
 			if c.closed {
@@ -52,12 +55,15 @@ func (e *Engine) peek(o *op, r *protocol.PeekRequest) {
 }
 
 // readPeek makes the answer of a PEEK.
-func (e *Engine) readPeek(code protocol.Opcode, request uint64, topic uint32, q uint16, offset, visible uint64, most int) []byte {
-	a := protocol.PeekAnswer{End: visible}
+func (e *Engine) readPeek(code protocol.Opcode, request uint64, topic uint32, q uint16, offset, begin, visible uint64, most int) []byte {
+	a := protocol.PeekAnswer{Begin: begin, End: max(begin, visible)}
 	var entries []consumequeue.Entry
 	if offset < visible {
 		entries = make([]consumequeue.Entry, min(uint64(most), visible-offset))
 		n, err := e.index.Read(topic, q, offset, entries)
+		if removed, ok := errors.AsType[*consumequeue.RemovedError](err); ok {
+			n, err, a.Begin = 0, nil, removed.Begin
+		}
 		if err != nil {
 			return appendError(nil, code, request, protocol.Unreadable, &protocol.ErrorBody{Message: err.Error()})
 		}
@@ -66,7 +72,7 @@ func (e *Engine) readPeek(code protocol.Opcode, request uint64, topic uint32, q 
 	for i, entry := range entries {
 		if !e.sound(entry) {
 			return appendError(nil, code, request, protocol.Unreadable, &protocol.ErrorBody{
-				Message: fmt.Sprintf("the queue index has lost offset %d; a restart rebuilds it", offset+uint64(i)), Detail: offset + uint64(i),
+				Message: fmt.Sprintf("the queue index has lost offset %d; it is being mended from the log", offset+uint64(i)), Detail: offset + uint64(i),
 			})
 		}
 		size := codec.Padded(int(entry.Size))
@@ -84,6 +90,10 @@ func (e *Engine) readPeek(code protocol.Opcode, request uint64, topic uint32, q 
 					err = fmt.Errorf("the index names another record")
 				}
 			}
+		}
+		if errors.Is(err, mmaplog.ErrRemoved) {
+			a.Records, a.Begin = a.Records[:at], offset+uint64(i)+1
+			break
 		}
 		if err != nil {
 			return appendError(nil, code, request, protocol.Unreadable, &protocol.ErrorBody{

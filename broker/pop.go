@@ -150,7 +150,8 @@ func (e *Engine) openPop(o *op, w *waiter, r *protocol.PopRequest) bool {
 		return e.openRepetition(w, r, refuse)
 	}
 	if !e.diskFor(worstPop, grantReserve) {
-		return refuse(protocol.StoreFull, 0, "no disk space for leases")
+		w.status, w.refusal, w.gate = protocol.StoreFull, e.noSpace("leases", worstPop, grantReserve), e.log.Appended()
+		return false
 	}
 	g, _ := e.fold.sessions.GroupByID(s.Group)
 	w.leaseMs = int64(r.InvisibleMs)
@@ -166,7 +167,7 @@ func (e *Engine) openPop(o *op, w *waiter, r *protocol.PopRequest) bool {
 			return refuse(protocol.TopicNotFound, 0, "no topic "+r.Topic)
 		}
 		var status protocol.Status
-		if topicSlot, status, why = e.createTopic(r.Topic, defaultQueues); status != protocol.OK {
+		if topicSlot, status, why = e.createTopic(r.Topic, defaultQueues, 0); status != protocol.OK {
 			return refuse(status, why.Detail, why.Message)
 		}
 	}
@@ -193,8 +194,9 @@ func (e *Engine) subscribe(group, topicSlot uint32, r *protocol.PopRequest) (lea
 		Sub: e.fold.leases.NextID(), Group: group, Topic: e.fold.topics.slab.At(topicSlot).id,
 		Filter: filterHashes(r.FilterTags), Starts: make([]uint64, len(queues)),
 	}
-	if r.Start == protocol.StartLatest {
-		for i, q := range queues {
+	for i, q := range queues {
+		rec.Starts[i] = e.fold.topics.queues.At(q).begin
+		if r.Start == protocol.StartLatest {
 			rec.Starts[i] = e.fold.topics.queues.At(q).next
 		}
 	}
@@ -286,7 +288,7 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 	// What came back goes first: it has waited longest, and no cap holds it.
 	if pos.Ready > 0 {
 		table.EachReady(w.sub, q, func(offset uint64) bool {
-			entry, ok := entryAt(run.index, offset)
+			entry, ok := e.entryOf(qSlot, offset)
 			if !ok { // the rest is looked at when this has been loaded
 				p.load, exhausted = true, false
 				return false
@@ -347,6 +349,16 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 	return exhausted
 }
 
+// entryOf finds where a message lies: in the index, or, when retention has moved it, by its copy. ok is false when it has to
+// be loaded first.
+func (e *Engine) entryOf(queueSlot uint32, offset uint64) (consumequeue.Entry, bool) {
+	if offset < e.fold.topics.queues.At(queueSlot).begin {
+		entry, _ := e.fold.topics.copyAt(queueSlot, offset)
+		return entry, true // one that is not there is not sound
+	}
+	return entryAt(e.queueRun[queueSlot].index, offset)
+}
+
 // entryAt finds an index entry in what is in memory. ok is false when it has to be loaded first.
 func entryAt(index *consumequeue.Queue, offset uint64) (consumequeue.Entry, bool) {
 	b, ok := index.Block(offset)
@@ -357,20 +369,22 @@ func entryAt(index *consumequeue.Queue, offset uint64) (consumequeue.Entry, bool
 }
 
 // indexHole reports an index entry that its file has lost. The message is in the log, so it is not passed: it
-// waits until the next start, which rebuilds the index from the log.
+// waits until the index was mended from there.
 func (e *Engine) indexHole(w *waiter, q uint16, offset uint64) {
-	if e.stats.indexHoles.Add(1)%1000 == 1 {
-		topic := w.topic
-		e.later(func() {
-			e.logger.Error("the queue index has lost an entry; a restart rebuilds it from the log",
-				"topic", topic, "queue", q, "offset", offset)
-		})
-	}
+	topic, first := w.topic, e.stats.indexHoles.Add(1)%1000 == 1
+	e.later(func() {
+		e.indexWrong(topic, q)
+		if first {
+			e.logger.Error("the queue index has lost an entry; it is mended from the log", "topic", topic, "queue", q, "offset", offset)
+		}
+	})
 }
 
 // sound tells whether an index entry can be true.
 func (e *Engine) sound(entry consumequeue.Entry) bool {
-	return entry.Written() && int64(entry.Size) <= int64(e.log.MaxRecord())
+	size := uint64(entry.Size)
+	return entry.Written() && size >= codec.HeaderBytes+codec.MessageAssignedBytes && size <= uint64(e.log.MaxRecord()) &&
+		entry.Position < e.log.Appended() && size <= e.log.Appended()-entry.Position && e.log.SameSegment(entry.Position, entry.Position+size-1)
 }
 
 // take adds a message to the plan unless the answer is full. One message always fits.

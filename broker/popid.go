@@ -111,7 +111,7 @@ func (e *Engine) repeat(w *waiter, nowMs int64) popOutcome {
 	res.rows, res.terms = res.rows[:0], res.terms[:0]
 	cold := false
 	table.EachOf(w.sessSlot, w.repeats, func(queue uint16, offset uint64, l lease.Granted) {
-		entry, ok := entryAt(e.queueRun[e.fold.topics.queueOf[e.fold.topics.ids[w.topic]][queue]].index, offset)
+		entry, ok := e.entryOf(e.fold.topics.queueOf[e.fold.topics.ids[w.topic]][queue], offset)
 		switch {
 		case !ok:
 			cold = true

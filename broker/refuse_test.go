@@ -120,11 +120,10 @@ func TestMessagesThatAreNotTaken(t *testing.T) {
 		codec.Message{},                                         // empty is legal
 		codec.Message{Body: make([]byte, 1001)},                 // too large
 		codec.Message{Delayed: true, DeliverAt: 1},              // not served
-		codec.Message{ProducerID: 5, Sequence: 1},               // not served
-		codec.Message{UniqueKey: "k"},                           // not served
+		codec.Message{ProducerID: 5},                            // sequences begin at 1
 		codec.Message{Body: make([]byte, 1000), OrderKey: "ok"}, // just right
 	)
-	want := []protocol.Status{protocol.OK, protocol.TooLarge, protocol.Unsupported, protocol.Unsupported, protocol.Unsupported, protocol.OK}
+	want := []protocol.Status{protocol.OK, protocol.TooLarge, protocol.Unsupported, protocol.Invalid, protocol.OK}
 	for i, res := range results {
 		if res.Status != want[i] {
 			t.Errorf("message %d: %s, want %s", i, res.Status, want[i])

@@ -7,6 +7,7 @@ import (
 
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/consumequeue"
+	"github.com/leasemq/leasemq/dedup"
 	"github.com/leasemq/leasemq/protocol"
 )
 
@@ -108,6 +109,7 @@ type message struct {
 	order   uint64
 	route   uint64
 	routed  bool
+	sending sending
 	status  protocol.Status
 }
 
@@ -129,6 +131,7 @@ func (e *Engine) appendMessage(topicSlot uint32, q uint16, m *message) (offset u
 	e.fold.stamp(&h)
 	t.queues.Mut(qSlot).next++
 	t.messages++
+	e.fold.sent(topicSlot, &m.sending, dedup.Place{Queue: q, Offset: place.Offset, ID: place.ID}, h.WallMs)
 	e.follow(&h, e.scratch.assigned[:], m.payload)
 	end := position + uint64(codec.HeaderBytes+codec.MessageAssignedBytes+len(m.payload))
 	if at := run.index.Append(consumequeue.Entry{

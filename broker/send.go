@@ -2,8 +2,10 @@ package broker
 
 import (
 	"errors"
+	"time"
 
 	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/dedup"
 	"github.com/leasemq/leasemq/protocol"
 )
 
@@ -22,13 +24,19 @@ func (l *Loop) prepareSend(o *op) {
 			}
 		case len(v.Body) > l.e.limits.MaxBodyBytes:
 			m.status = protocol.TooLarge
-		case v.Delayed, v.ProducerID != 0, len(v.UniqueKey) > 0:
+		case v.Delayed:
 			m.status = protocol.Unsupported
+		case v.ProducerID != 0 && v.Sequence == 0:
+			m.status = protocol.Invalid
 		default:
 			m.crc = codec.Checksum(0, payload)
 			m.tag = codec.TagHash(v.Tag)
 			m.order = codec.TagHash(v.OrderKey)
 			m.route, m.routed = v.RouteHash()
+			m.sending.producer, m.sending.sequence = v.ProducerID, v.Sequence
+			if m.sending.keyed = len(v.UniqueKey) > 0; m.sending.keyed {
+				m.sending.key = dedup.Hash(v.UniqueKey)
+			}
 		}
 		o.messages = append(o.messages, m)
 	}
@@ -46,11 +54,11 @@ func (e *Engine) send(o *op) {
 		o.refuse(protocol.TopicNotFound, 0, "no topic "+r.Topic)
 		return
 	case !e.diskFor(o.worst, sendReserve):
-		o.refuse(protocol.StoreFull, 0, "no disk space for messages")
+		o.status, o.why = protocol.StoreFull, e.noSpace("messages", o.worst, sendReserve)
 		return
 	case !ok:
 		var status protocol.Status
-		if slot, status, o.why = e.createTopic(r.Topic, defaultQueues); status != protocol.OK {
+		if slot, status, o.why = e.createTopic(r.Topic, defaultQueues, 0); status != protocol.OK {
 			o.status = status
 			return
 		}
@@ -66,7 +74,7 @@ func (e *Engine) send(o *op) {
 	for i := range o.messages {
 		m := &o.messages[i]
 		res := protocol.SendResult{Status: m.status}
-		if m.status == protocol.OK {
+		if m.status == protocol.OK && !e.sentBefore(slot, m, &res) {
 			switch {
 			case r.Queue != protocol.AnyQueue:
 				res.Queue = uint16(r.Queue)
@@ -89,18 +97,27 @@ func (e *Engine) send(o *op) {
 	}
 }
 
-// Shares of the disk, in fractions of a segment, that are kept for what must never be refused.
-const (
-	sendReserve  = 4 // a quarter: sends go first
-	grantReserve = 8 // an eighth: then grants and renewals
-)
-
-// diskFor tells whether need bytes may be appended when the next segment cannot be allocated: what is
-// refused as space shrinks is refused in order, and acks, releases and session ends never are.
-func (e *Engine) diskFor(need int, share int64) bool {
-	if !e.log.DiskFull() {
-		return true
+// sentBefore tells whether a message was stored already, or may have been: then res is its result, and it is not
+// stored again.
+func (e *Engine) sentBefore(topicSlot uint32, m *message, res *protocol.SendResult) bool {
+	s := &m.sending
+	verdict, at := dedup.Fresh, dedup.Place{}
+	if s.producer != 0 {
+		verdict, at = e.fold.stored.CheckSequence(s.producer, s.sequence)
 	}
-	owed := int64(e.fold.leases.Unsettled()) * perSettle / 2
-	return e.log.DiskFree()-int64(need) > e.log.Recovery().SegmentBytes/share+owed
+	if verdict == dedup.Fresh && s.keyed {
+		verdict, at = e.fold.stored.CheckKey(e.fold.topics.slab.At(topicSlot).id, s.key, e.wallMs(time.Duration(e.lease.last.Load())))
+	}
+	switch verdict {
+	case dedup.Fresh:
+		return false
+	case dedup.Duplicate:
+		res.Queue, res.Offset, res.MessageID = at.Queue, at.Offset, at.ID
+		e.stats.duplicateSends.Add(1)
+	case dedup.TooOld:
+		res.Status = protocol.SeqTooOld
+	case dedup.Full:
+		res.Status = protocol.LimitExceeded
+	}
+	return true
 }

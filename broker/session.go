@@ -48,7 +48,7 @@ func (e *Engine) register(o *op, r *protocol.RegisterRequest) {
 		}
 	}
 	if !e.diskFor(o.worst, grantReserve) { // before anybody is fenced
-		o.status, o.why = protocol.StoreFull, noDisk
+		o.status, o.why = protocol.StoreFull, e.noSpace("new state", worstSmall, grantReserve)
 		return
 	}
 	if fenced {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/dedup"
 	"github.com/leasemq/leasemq/heartbeat"
 	"github.com/leasemq/leasemq/lease"
 )
@@ -14,12 +15,13 @@ type stateView struct {
 	topics   topicsView
 	sessions *heartbeat.View
 	leases   *lease.View
+	stored   *dedup.View
 	state    codec.StateRow
 }
 
 // freeze takes a view of the fold. It costs copies of page tables, not of pages.
 func (f *fold) freeze() *stateView {
-	v := &stateView{topics: f.topics.freeze(), sessions: f.sessions.Freeze(), leases: f.leases.Freeze()}
+	v := &stateView{topics: f.topics.freeze(), sessions: f.sessions.Freeze(), leases: f.leases.Freeze(), stored: f.stored.Freeze()}
 	v.state = codec.StateRow{
 		LogStart: f.topics.logStart, NextTopic: f.topics.nextID, NextGroup: v.sessions.NextGroup,
 		NextSub: v.leases.NextSub, LastSession: v.sessions.LastSession,
@@ -32,6 +34,7 @@ func (f *fold) thaw() {
 	f.topics.thaw()
 	f.sessions.Thaw()
 	f.leases.Thaw()
+	f.stored.Thaw()
 }
 
 // rows gives out the whole state, in the order in which a stateLoader wants it.
@@ -48,7 +51,10 @@ func (v *stateView) rows(emit emitRow) error {
 	if err := v.sessions.Rows(emit); err != nil {
 		return err
 	}
-	return v.leases.Rows(v.sessions.SessionID, emit)
+	if err := v.leases.Rows(v.sessions.SessionID, emit); err != nil {
+		return err
+	}
+	return v.stored.Rows(emit)
 }
 
 // stateLoader fills an empty fold with the rows of a snapshot.
@@ -108,6 +114,8 @@ func (l *stateLoader) take(kind codec.RowKind, b []byte) error {
 			return err
 		}
 		return l.f.sessions.LoadSession(&r, l.f.leaseMs)
+	case codec.RowProducer, codec.RowSequences, codec.RowUniqueKey:
+		return l.f.stored.Load(kind, b)
 	}
 	return l.leases.Row(kind, b)
 }
@@ -115,7 +123,7 @@ func (l *stateLoader) take(kind codec.RowKind, b []byte) error {
 func (l *stateLoader) begin(r *codec.StateRow) {
 	l.f.topics.nextID, l.f.topics.logStart = r.NextTopic, r.LogStart
 	l.f.sessions.LoadCounters(r.NextGroup, r.LastSession)
-	l.leases = l.f.leases.Load(r.NextSub, l.f.leaseMs, func(session uint64) (slot uint32, live bool) {
+	l.leases = l.f.leases.Load(r.NextSub, func(session uint64) (slot uint32, live bool) {
 		s, ok := l.f.sessions.Session(session)
 		return s.Slot, ok && !s.Ended
 	})
@@ -126,5 +134,8 @@ func (l *stateLoader) finish() error {
 	if l.leases == nil {
 		return fmt.Errorf("the counters of the state are missing")
 	}
-	return l.leases.Finish()
+	if err := l.leases.Finish(); err != nil {
+		return err
+	}
+	return l.f.stored.Loaded()
 }

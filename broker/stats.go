@@ -13,6 +13,9 @@ type counters struct {
 	renewals, releases, staleChanges, expired, unreadable             atomic.Uint64
 	heartbeats, sessionsEnded, indexHoles                             atomic.Uint64
 	popsRepeated, popsGivenBack, reclaimed                            atomic.Uint64
+	segmentsRemoved, copied, dropped, snapshots, snapshotsFailed      atomic.Uint64
+	duplicateSends, indexMended                                       atomic.Uint64
+	snapshotUs, frozenUsMax                                           atomic.Int64
 }
 
 // statsCall answers STATS.
@@ -23,6 +26,11 @@ func (e *Engine) statsCall(o *op) {
 	add("messages_sent", s.sent.Load())
 	add("messages_popped", s.popped.Load())
 	add("messages_redelivered", s.redelivered.Load())
+	add("sends_repeated", s.duplicateSends.Load())
+	add("producers", uint64(e.fold.stored.Producers()))
+	add("producer_sequences", uint64(e.fold.stored.Sequences()))
+	add("unique_keys", uint64(e.fold.stored.Keys()))
+	add("index_entries_mended", s.indexMended.Load())
 	add("messages_acked", s.acked.Load())
 	add("acks_late", s.lateAcks.Load())
 	add("acks_refused", s.staleAcks.Load())
@@ -65,11 +73,28 @@ func (e *Engine) statsCall(o *op) {
 	add("log_segments", uint64(l.Segments))
 	add("log_unsynced", uint64(max(l.Unsynced, 0)))
 	add("log_unsynced_age_ms", uint64(l.UnsyncedAge.Milliseconds()))
-	disk := uint64(0)
-	if l.DiskFull {
-		disk = 1
-	}
-	add("log_disk_full", disk)
+	add("log_disk_full", oneIf(l.DiskFull))
+	add("log_first", e.log.First())
+	add("log_segments_removed", s.segmentsRemoved.Load())
+	add("messages", e.fold.topics.messages)
+	add("messages_copied_forward", s.copied.Load())
+	add("messages_dropped", s.dropped.Load())
+	add("disk_free", uint64(max(e.disk.free.Load(), 0)))
+	add("disk_total", uint64(max(e.disk.total.Load(), 0)))
+	add("disk_reserve_short", oneIf(e.reserveShort.Load()))
+	add("snapshot_position", e.snapped.Load())
+	add("snapshot_bytes", uint64(e.snapshotBytes.Load()))
+	add("snapshots_taken", s.snapshots.Load())
+	add("snapshots_failed", s.snapshotsFailed.Load())
+	add("snapshot_us", uint64(s.snapshotUs.Load()))
+	add("snapshot_frozen_us_max", uint64(s.frozenUsMax.Load()))
 	sort.Slice(a.Stats, func(i, j int) bool { return a.Stats[i].Name < a.Stats[j].Name })
 	o.body = a.Append(o.body[:0])
+}
+
+func oneIf(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -73,6 +73,7 @@ func (t *ticker) loop(e *Engine, run uint64, stop, done chan struct{}) {
 		case <-timer.C:
 		}
 		next := e.tick(run)
+		e.steward.poke(e)
 		if run != t.run.Load() {
 			return
 		}
@@ -258,5 +259,6 @@ func (e *Engine) recordClock(nowMs int64) {
 	h := e.header(codec.TypeClock)
 	e.log.AppendQuiet(&h, nil, nil, 0)
 	e.fold.stamp(&h)
+	e.fold.stored.Age(h.WallMs)
 	e.follow(&h, nil, nil)
 }

@@ -202,11 +202,11 @@ func (e *Engine) tickWaiters(nowMs int64, limit int) (more bool) {
 		w := e.waiters.byID[id]
 		outcome := e.tryPop(w, nowMs)
 		switch {
-		case outcome == popMore || outcome == popLoading, outcome == popNoRoom && !e.log.DiskFull():
+		case outcome == popMore || outcome == popLoading, outcome == popNoRoom && e.diskFor(worstPop, grantReserve):
 			e.waiters.wheel.Schedule(id, nowMs+tickFineMs)
 			return
 		case outcome == popNoRoom:
-			w.status, w.refusal = protocol.StoreFull, protocol.ErrorBody{Message: "no disk space for leases"}
+			w.status, w.refusal = protocol.StoreFull, e.noSpace("leases", worstPop, grantReserve)
 			w.gate = e.log.Appended()
 		case outcome != popGranted:
 			e.answerEmpty(w)

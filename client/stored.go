@@ -29,7 +29,7 @@ func (m *StoredMessage) read(op protocol.Opcode, topic string, record []byte) {
 	h, assigned, payload, err := codec.ReadRecord(record)
 	switch {
 	case err != nil:
-	case h.Type != codec.TypeMessage:
+	case h.Type != codec.TypeMessage && h.Type != codec.TypeCopy:
 		err = fmt.Errorf("a record of type %d, not a message", h.Type)
 	case int(h.Length) != len(record):
 		err = fmt.Errorf("a record of %d bytes in %d", h.Length, len(record))

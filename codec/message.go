@@ -312,6 +312,19 @@ func (v *View) Message() Message {
 	return m
 }
 
+// Deduplicating is what of a stored message deduplicates sends: 0 and nil where it has none. The payload has been checked
+// before.
+func Deduplicating(payload []byte) (producer, sequence uint64, uniqueKey []byte) {
+	if len(payload) < messageFixedBytes || payload[1]&flagProducer == 0 && payload[5] == 0 {
+		return 0, 0, nil
+	}
+	var v View
+	if err := v.Parse(payload); err != nil {
+		return 0, 0, nil
+	}
+	return v.ProducerID, v.Sequence, v.UniqueKey
+}
+
 // MessageID is the broker's identity of a message: u32 epoch, u32 zero, u64 position, both at birth.
 type MessageID [16]byte
 

@@ -22,6 +22,12 @@ const (
 	RowMessage      RowKind = 9  // of the cursor before, in the order of offsets
 	RowMemory       RowKind = 10 // of the subscription before: the order in which what is settled is forgotten
 	RowPopMark      RowKind = 11
+	RowReady        RowKind = 12 // of the cursor before: messages that were given back without a wait, in the order in which they came
+
+	// What is known of sends that were stored, in the order in which it is written (rows_dedup.go).
+	RowProducer  RowKind = 32
+	RowSequences RowKind = 33
+	RowUniqueKey RowKind = 34
 )
 
 // MaxRowBytes is the longest row.
@@ -298,7 +304,8 @@ type QueueOffset struct {
 // MaxMemoryRow is the most messages of one MemoryRow.
 const MaxMemoryRow = 4096
 
-// MemoryRow goes on with the list of settled messages that are remembered, oldest first.
+// MemoryRow goes on with the list of settled messages that are remembered, oldest first. A row of kind RowReady has
+// the same layout.
 type MemoryRow struct {
 	Messages []QueueOffset
 }

@@ -2,6 +2,9 @@ package consumequeue
 
 import (
 	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -123,5 +126,62 @@ func BenchmarkRecoverIntact(b *testing.B) {
 			b.Fatal(err)
 		}
 		at++
+	}
+}
+
+// One operation is a start without anything to replay: Open and FinishRecovery. What a queue takes of the heap is measured after it.
+func BenchmarkStart10000Queues(b *testing.B)      { benchmarkStart(b, 10_000, 100) }
+func BenchmarkStart10000EmptyQueues(b *testing.B) { benchmarkStart(b, 10_000, 0) }
+func BenchmarkStart65536EmptyQueues(b *testing.B) { benchmarkStart(b, 65_536, 0) }
+
+// One queue with 2,000 full files, 65 million entries.
+func BenchmarkStartLongQueue(b *testing.B) {
+	s := newSection(b, Options{})
+	content := make([]byte, FileBytes)
+	const files = 2000
+	must(b, os.MkdirAll(queueDir(s.o.Dir, 1, 0), 0o755))
+	path := file(s.o.Dir, queueA, 0)
+	for i := range content[:FileBytes/EntryBytes] {
+		content[i*EntryBytes] = 64
+	}
+	must(b, os.WriteFile(path, content, 0o644))
+	for i := range uint64(files - 1) {
+		must(b, os.Link(path, file(s.o.Dir, queueA, i+1)))
+	}
+	s.ends[queueA] = files * FileEntries
+	for b.Loop() {
+		s.open()
+		must(b, s.x.FinishRecovery(s.queueEnds()))
+		s.x.Abort()
+	}
+}
+
+func benchmarkStart(b *testing.B, queues, entries int) {
+	s := newSection(b, Options{})
+	s.start(fromStart)
+	for i := range queues {
+		k := queueKey{uint32(1 + i/64), uint16(i % 64)}
+		s.ends[k] = 0
+		if entries > 0 {
+			s.append(k, entries)
+		}
+	}
+	must(b, s.x.Close())
+	ends := slices.Collect(s.queueEnds())
+	var before, after runtime.MemStats
+	for b.Loop() {
+		b.StopTimer()
+		s.x = nil
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		b.StartTimer()
+		s.open()
+		must(b, s.x.FinishRecovery(slices.Values(ends)))
+		b.StopTimer()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)-chunkBlocks*BlockBytes)/float64(queues), "heap-B/queue")
+		s.x.Abort()
+		b.StartTimer()
 	}
 }

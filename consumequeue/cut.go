@@ -1,178 +1,200 @@
 package consumequeue
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
+	"runtime"
+	"sync"
+	"sync/atomic"
 )
 
-// firstMissing looks whether the entries [begin, end) are there: that all files are, with their full size, and that the last entry was written. (It is
-// the last that is missing when a lost file was made anew by what came behind it.)
-func (f *files) firstMissing(q *Queue, begin, end uint64) (offset uint64, missing bool) {
-	if begin >= end {
-		return 0, false
-	}
-	for at := begin; at < end; at = (at/FileEntries + 1) * FileEntries {
-		if info, err := os.Stat(keyOf(q, at).path(f.dir)); err != nil || info.Size() < FileBytes {
-			return at, true
-		}
-	}
-	var last [1]Entry
-	if found, err := f.readFile(keyOf(q, end-1), end-1, last[:]); err != nil || !found || !last[0].Written() {
-		return end - 1, true
-	}
-	return 0, false
-}
+// mostProbes bounds how many directories are looked through at the same time.
+const mostProbes = 8
 
-// cut removes what lies outside of [begin, end) from the files of a queue, and gives the others their size.
-func (f *files) cut(q *Queue, begin, end uint64, log *slog.Logger) error {
-	dir := queueDir(f.dir, q.topic, q.queue)
-	names, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+// reconcile brings the directory in line with the queues, see FinishRecovery. It goes through it once, and asks nothing
+// about queues that have no directory: most queues of most topics may be empty.
+func (x *Index) reconcile() error {
+	found, err := x.files.list(x.log)
 	if err != nil {
 		return fmt.Errorf("consumequeue: %w", err)
 	}
-	for _, name := range names {
-		path := filepath.Join(dir, name.Name())
-		first, ok := parseFile(name.Name())
-		if !ok {
-			log.Warn("not a file of the queue index; left alone", "path", path)
+	withFiles := make(map[*Queue]struct{}, len(found))
+	for _, key := range found {
+		withFiles[x.queues[key]] = struct{}{}
+	}
+	for _, q := range x.all {
+		if q == nil || q.begin.Load() >= q.recoveredFrom {
 			continue
 		}
-		switch {
-		case first >= end || first+FileEntries <= begin:
-			f.unmap(keyOf(q, first))
-			log.Info("index file lies outside of the queue; removed", "path", path, "begin", begin, "end", end)
-			err = os.Remove(path)
-		case end-first < FileEntries:
-			err = f.cutFile(keyOf(q, first), int64(end-first)*EntryBytes, log)
-		default:
-			err = f.resize(keyOf(q, first), name)
+		if _, ok := withFiles[q]; !ok {
+			return q.incomplete(q.begin.Load())
 		}
+	}
+	if err := x.reconcileFiles(found); err != nil {
+		if _, incomplete := errors.AsType[*IncompleteError](err); incomplete {
+			return err
+		}
+		return fmt.Errorf("consumequeue: %w", err)
+	}
+	x.files.removeEmpty(found)
+	return nil
+}
+
+// reconcileFiles goes through the directories of queues, several at a time: it is nothing but system calls. Of several errors it
+// gives the one of the first queue.
+func (x *Index) reconcileFiles(found []queueKey) error {
+	var next atomic.Int64
+	var failed atomic.Int64 // the first
+	failed.Store(int64(len(found)))
+	var mu sync.Mutex
+	var failure error
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), mostProbes, len(found)) {
+		wg.Go(func() {
+			p := new(probe)
+			for {
+				i := next.Add(1) - 1
+				if i >= failed.Load() {
+					return
+				}
+				key := found[i]
+				var err error
+				if q := x.queues[key]; q != nil {
+					err = x.files.reconcile(q, p, x.log)
+				} else {
+					x.log.Info("index of an unknown queue; removed", "topic", key.topic, "queue", key.queue)
+					err = x.files.removeQueue(key.topic, key.queue)
+				}
+				if err != nil {
+					mu.Lock()
+					if i < failed.Load() {
+						failed.Store(i)
+						failure = err
+					}
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return failure
+}
+
+func (q *Queue) incomplete(offset uint64) error {
+	return &IncompleteError{q.topic, q.queue, offset, q.recoveredFrom}
+}
+
+// list gives the queues that have a directory. What has another name than we give is left alone.
+func (f *files) list(log *slog.Logger) (found []queueKey, err error) {
+	topics, err := os.ReadDir(f.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range topics {
+		dir := filepath.Join(f.dir, t.Name())
+		topic, ok := parseNumber(t.Name(), 32)
+		if !ok || !t.IsDir() {
+			log.Warn("not a directory of the queue index; left alone", "path", dir)
+			continue
+		}
+		queues, err := os.ReadDir(dir)
 		if err != nil {
-			return fmt.Errorf("consumequeue: %w", err)
+			return nil, err
 		}
+		for _, name := range queues {
+			if queue, ok := parseNumber(name.Name(), 16); ok {
+				found = append(found, queueKey{uint32(topic), uint16(queue)})
+			}
+		}
+		if len(queues) == 0 {
+			os.Remove(dir)
+		}
+	}
+	return found, nil
+}
+
+// removeEmpty removes the directories of the topics of found, which is in order, that are empty.
+func (f *files) removeEmpty(found []queueKey) {
+	for i, key := range found {
+		if i == 0 || found[i-1].topic != key.topic {
+			os.Remove(topicDir(f.dir, key.topic))
+		}
+	}
+}
+
+// reconcile looks whether the files of a queue have the entries that were not replayed, removes what lies outside of its
+// bounds, and gives the files their size.
+func (f *files) reconcile(q *Queue, p *probe, log *slog.Logger) error {
+	begin, end := q.begin.Load(), q.end.Load()
+	dir := queueDir(f.dir, q.topic, q.queue)
+	names, err := p.names(dir)
+	if err != nil {
+		return err
+	}
+	due := begin // the first offset that no file was looked through for
+	for _, name := range names {
+		first, ok := parseFile(name)
+		if !ok {
+			log.Warn("not a file of the queue index; left alone", "path", filepath.Join(dir, name))
+			continue
+		}
+		key := keyOf(q, first)
+		if first >= end || first+FileEntries <= begin {
+			f.unmap(key)
+			log.Info("index file lies outside of the queue; removed", "path", key.path(f.dir), "begin", begin, "end", end)
+			if err := f.unlink(key); err != nil {
+				return err
+			}
+			continue
+		}
+		if first > due && due < q.recoveredFrom {
+			return q.incomplete(due)
+		}
+		if err := f.reconcileFile(q, key, p, log); err != nil {
+			return err
+		}
+		due = first + FileEntries
+	}
+	if due < q.recoveredFrom {
+		return q.incomplete(due)
 	}
 	return nil
 }
 
-// resize gives a full file its size. (Its entries were compared, or trusted, before.)
-func (f *files) resize(key fileKey, name fs.DirEntry) error {
-	info, err := name.Info()
-	if err != nil || info.Size() == FileBytes {
-		return err
-	}
-	f.unmap(key)
-	return os.Truncate(key.path(f.dir), FileBytes)
-}
-
-// cutFile zeroes a file from off on, if it is not zero there.
-func (f *files) cutFile(key fileKey, off int64, log *slog.Logger) error {
+// reconcileFile does that for a file that has a part of [Begin, End).
+func (f *files) reconcileFile(q *Queue, key fileKey, p *probe, log *slog.Logger) error {
 	path := key.path(f.dir)
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
+	if err := p.open(path); err != nil {
 		return err
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
+	defer p.close()
+	first := key.number * FileEntries
+	if from, to := max(q.begin.Load(), first), min(q.recoveredFrom, first+FileEntries); from < to {
+		place, missing, err := p.firstMissing(int64(from-first), int64(to-first))
+		if err != nil {
+			log.Warn("index file can't be read; its entries count as missing", "path", path, "error", err)
+		}
+		if missing {
+			return q.incomplete(first + uint64(place))
+		}
+	}
+	end := int64(min(q.end.Load()-first, FileEntries))
+	behind, err := p.dataFrom(end)
+	if err != nil || !behind && p.size == FileBytes {
 		return err
 	}
-	dirty, err := dataBehind(file, off)
-	if err != nil {
-		return err
-	}
-	if !dirty && info.Size() == FileBytes {
-		return nil
-	}
-	// A mapping must not outlive a cut of its file.
-	f.unmap(key)
-	if dirty {
-		log.Info("index file reaches behind the end of the queue; cut", "path", path, "bytes", off)
-		if err := file.Truncate(off); err != nil {
+	f.unmap(key) // a mapping must not outlive a cut of its file
+	if behind {
+		log.Info("index file reaches behind the end of the queue; cut", "path", path, "bytes", end*EntryBytes)
+		if err := os.Truncate(path, end*EntryBytes); err != nil {
 			return err
 		}
 	}
-	return file.Truncate(FileBytes)
-}
-
-// dataBehind reports whether a file has other bytes than zeroes from off on, within the size of an index file. It asks
-// where the file has data before it reads: there may be tens of thousands of files, nearly empty.
-func dataBehind(file *os.File, off int64) (bool, error) {
-	buf := make([]byte, allocateStep)
-	for off < FileBytes {
-		// The first bytes share their page with the last entries. What follows is mostly a hole.
-		next := min((off/BlockBytes+1)*BlockBytes, FileBytes)
-		if off%BlockBytes == 0 {
-			at, err := file.Seek(off, unix.SEEK_DATA)
-			if errors.Is(err, unix.ENXIO) {
-				return false, nil
-			}
-			if err == nil {
-				off = at // else this file system can't tell, and all is read
-			}
-			next = min(off+allocateStep, FileBytes)
-		}
-		if off >= FileBytes {
-			return false, nil
-		}
-		n, err := file.ReadAt(buf[:next-off], off)
-		if err != nil && err != io.EOF {
-			return false, err
-		}
-		if len(bytes.TrimLeft(buf[:n], "\x00")) > 0 {
-			return true, nil
-		}
-		off = next
-	}
-	return false, nil
-}
-
-func (f *files) unmap(key fileKey) {
-	f.storeMu.Lock()
-	defer f.storeMu.Unlock()
-	f.closeLocked(key)
-}
-
-// removeUnknown removes the files of queues that are not known. What has another name than we give is left alone.
-func (f *files) removeUnknown(known map[queueKey]bool, log *slog.Logger) error {
-	topics, err := os.ReadDir(f.dir)
-	if err != nil {
-		return fmt.Errorf("consumequeue: %w", err)
-	}
-	for _, t := range topics {
-		topic, ok := parseNumber(t.Name(), 32)
-		if !ok || !t.IsDir() {
-			log.Warn("not a directory of the queue index; left alone", "path", filepath.Join(f.dir, t.Name()))
-			continue
-		}
-		dir := filepath.Join(f.dir, t.Name())
-		queues, err := os.ReadDir(dir)
-		if err != nil {
-			return fmt.Errorf("consumequeue: %w", err)
-		}
-		for _, name := range queues {
-			queue, ok := parseNumber(name.Name(), 16)
-			if !ok || known[queueKey{uint32(topic), uint16(queue)}] {
-				continue
-			}
-			log.Info("index of an unknown queue; removed", "topic", topic, "queue", queue)
-			if err := f.removeQueue(uint32(topic), uint16(queue)); err != nil {
-				return fmt.Errorf("consumequeue: %w", err)
-			}
-		}
-		os.Remove(dir) // if it is empty
-	}
-	return nil
+	return os.Truncate(path, FileBytes)
 }
 
 // removeTopic removes the files of all queues of a topic.
@@ -205,9 +227,7 @@ func (f *files) removeQueue(topic uint32, queue uint16) error {
 		if first, ok := parseFile(name.Name()); ok {
 			key := fileKey{topic, queue, first / FileEntries}
 			f.unmap(key)
-			if e := os.Remove(key.path(f.dir)); e != nil {
-				err = errors.Join(err, e)
-			}
+			err = errors.Join(err, f.unlink(key))
 		}
 	}
 	os.Remove(dir)

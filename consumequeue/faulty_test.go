@@ -16,6 +16,7 @@ type faulty struct {
 	noFlush atomic.Bool
 	opened  atomic.Int64
 	onOpen  func(path string)
+	onFlush func()
 	once    bool // Allocate covers the whole file at once, as it is opened
 }
 
@@ -55,6 +56,9 @@ func (f *faultyFile) Allocate(off, n int64) error {
 }
 
 func (f *faultyFile) Flush() error {
+	if f.f.onFlush != nil {
+		f.f.onFlush()
+	}
 	if f.f.noFlush.Load() {
 		return syscall.EIO
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/leasemq/leasemq/mmaplog"
 )
 
@@ -26,6 +28,9 @@ func openMapped(path string, size int64) (File, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Without this, a page that is readied for a store brings the fifteen around it into memory, in every idle queue, and to the
+	// next start they look like data. It is a wish only.
+	_ = unix.Madvise(f.Bytes(), unix.MADV_RANDOM)
 	return f, nil
 }
 
@@ -41,16 +46,16 @@ const mostReaders = 256
 type files struct {
 	dir     string
 	open    func(path string, size int64) (File, error)
-	missing atomic.Uint64
+	missing atomic.Uint64 // see Stats
+	removed atomic.Uint64
 
 	// storeMu is held while storing, so there is one storer at a time, and a file is not closed under it.
 	storeMu  sync.Mutex
 	mapped   *lru[fileKey, *openFile]
-	dropped  map[uint32]struct{}  // topics whose files must not come back
-	unsynced map[fileKey]struct{} // stored to since they were flushed
-	newNames map[string]struct{}  // directories with new entries since they were flushed
-	flushErr error                // latched: what a failed flush lost is not known
-	closed   bool                 // nothing is opened any more
+	unsynced map[fileKey]*Queue  // stored to since they were flushed
+	newNames map[string]struct{} // directories with new entries since they were flushed
+	flushErr error               // latched: what a failed flush lost is not known
+	closed   bool                // nothing is opened any more
 
 	readMu     sync.Mutex
 	readers    *lru[fileKey, *os.File]
@@ -67,7 +72,7 @@ type openFile struct {
 
 const _ = uint(32 - FileBytes/allocateStep)
 
-var errDropped = errors.New("consumequeue: the topic was dropped")
+var errRemoved = errors.New("consumequeue: the file is not needed any more")
 
 func openFiles(dir string, maxOpen int, open func(string, int64) (File, error)) (*files, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -78,8 +83,7 @@ func openFiles(dir string, maxOpen int, open func(string, int64) (File, error)) 
 		dir: dir, open: open,
 		mapped:   newLRU[fileKey, *openFile](max(maxOpen-readers, 1)),
 		readers:  newLRU[fileKey, *os.File](readers),
-		dropped:  map[uint32]struct{}{},
-		unsynced: map[fileKey]struct{}{},
+		unsynced: map[fileKey]*Queue{},
 		newNames: map[string]struct{}{},
 	}, nil
 }
@@ -90,7 +94,8 @@ type piece struct {
 	entries []Entry
 }
 
-// write stores pieces, each of which begins where the one before ends, all in one file.
+// write stores pieces, each of which begins where the one before ends, all in one file. If that is not needed any more they
+// count as stored.
 func (f *files) write(q *Queue, pieces ...piece) error {
 	f.storeMu.Lock()
 	defer f.storeMu.Unlock()
@@ -98,18 +103,18 @@ func (f *files) write(q *Queue, pieces ...piece) error {
 	key := keyOf(q, pieces[0].from)
 	from := int64(pieces[0].from%FileEntries) * EntryBytes
 	to := int64((last.from+uint64(len(last.entries))-1)%FileEntries+1) * EntryBytes
-	o, err := f.openLocked(key)
+	o, err := f.openLocked(q, key)
 	if err == nil {
 		err = o.store(from, to, pieces)
 	}
 	switch {
-	case err == errDropped:
+	case err == errRemoved:
 		return nil
 	case err != nil:
 		f.closeLocked(key) // the next attempt begins with opening it
 		return fmt.Errorf("consumequeue: %s: %w", key.path(f.dir), err)
 	}
-	f.unsynced[key] = struct{}{}
+	f.unsynced[key] = q
 	return nil
 }
 
@@ -130,13 +135,13 @@ func (o *openFile) store(from, to int64, pieces []piece) error {
 	return storePieces(o.Bytes()[from:to], pieces)
 }
 
-// openLocked gives the mapped file of a key, made if it is missing. It needs storeMu.
-func (f *files) openLocked(key fileKey) (*openFile, error) {
+// openLocked gives the mapped file of a key of q, made if it is missing. It needs storeMu.
+func (f *files) openLocked(q *Queue, key fileKey) (*openFile, error) {
+	if q.removed(key.number) {
+		return nil, errRemoved
+	}
 	if o, ok := f.mapped.get(key); ok {
 		return o, nil
-	}
-	if _, ok := f.dropped[key.topic]; ok {
-		return nil, errDropped
 	}
 	if f.closed {
 		return nil, ErrClosed
@@ -186,10 +191,9 @@ func (o *openFile) evict() {
 	o.Close()
 }
 
-// drop closes what is open of a topic. From then on nothing of it is made again.
+// drop closes what is open of a dropped topic.
 func (f *files) drop(topic uint32) {
 	f.storeMu.Lock()
-	f.dropped[topic] = struct{}{}
 	f.mapped.removeIf(func(k fileKey) bool { return k.topic == topic }, (*openFile).evict)
 	for k := range f.unsynced {
 		if k.topic == topic {
@@ -198,6 +202,42 @@ func (f *files) drop(topic uint32) {
 	}
 	f.storeMu.Unlock()
 	f.closeReaders(func(k fileKey) bool { return k.topic == topic })
+}
+
+// remove removes a file that is not needed any more (see Queue.removed), and closes it.
+func (f *files) remove(q *Queue, number uint64) error {
+	key := fileKey{q.topic, q.queue, number}
+	f.storeMu.Lock()
+	f.closeLocked(key)
+	delete(f.unsynced, key)
+	f.storeMu.Unlock()
+	err := f.unlink(key)
+	f.closeReader(key) // the last: what is opened from now on is not this file, see reader
+	return err
+}
+
+// reopen closes a file, so that whoever uses it next finds what is at its path now.
+func (f *files) reopen(key fileKey) {
+	f.unmap(key)
+	f.closeReader(key)
+}
+
+func (f *files) unmap(key fileKey) {
+	f.storeMu.Lock()
+	defer f.storeMu.Unlock()
+	f.closeLocked(key)
+}
+
+// unlink removes a file from its directory. One that is not there is as good.
+func (f *files) unlink(key fileKey) error {
+	err := os.Remove(key.path(f.dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		f.removed.Add(1)
+	}
+	return err
 }
 
 func (f *files) close() {

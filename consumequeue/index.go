@@ -8,8 +8,9 @@
 //	section           Append, Block: memory only          | index lists, under mu
 //	index writer      full and idle tails -> files        | pending ->, -> done
 //	loader            files -> blocks that were asked for | requests ->, -> loaded
-//	sweeper           files of dropped topics             | drops ->
-//	any goroutine     Read (may block), Kick, Sync, Stats
+//	sweeper           files that are not needed any more  | drops, begins ->
+//	Repair            lost entries -> files               | repairs ->
+//	any goroutine     Read, Search, Repair (may block), Kick, Sync, Stats
 //
 // The tail of each queue is a block of 4 KiB in memory. When it is full, or idle for a second, it is handed to the
 // writer, which stores it into its file (allocate, populate, copy); then it is clean, and kept as long as there is
@@ -20,6 +21,9 @@
 //
 // A failed store (the disk is full) or load is logged, counted, and tried again with growing pauses, for ever: the
 // blocks stay in memory. DirtyFree falls meanwhile, so that sends are held back, and no entry is lost.
+//
+// A file that has lost entries is found at the start, as far as that is cheap (FinishRecovery), or when they are looked
+// at: then Options.OnHole is told, and the broker gives them to Repair, out of the log.
 //
 // # Locks
 //
@@ -67,6 +71,10 @@ type Options struct {
 	// OnFail is called if a background goroutine dies of a panic: the index can't go on. Stores and loads that fail are not
 	// reported here but logged, counted and tried again.
 	OnFail func(error)
+	// OnHole is called for each entry in [Begin, End) that turns out to be missing in its file, by the loader before the block
+	// can be taken over, and in Read and Search by their caller; each time one is met. See Repair. It must not
+	// block and must not take the section's lock.
+	OnHole func(topic uint32, queue uint16, offset uint64)
 
 	Logger *slog.Logger // none: nothing is logged
 
@@ -113,7 +121,10 @@ type Index struct {
 	done     []handOver // writer -> section
 	requests []*Block   // section -> loader
 	loaded   []*Block   // loader -> section
+	repairs  []repair   // Repair -> section
 	drops    []uint32   // section -> sweeper
+	begins   []*Queue   // section -> sweeper: the begin has left a file behind
+	sweeping bool       // the sweeper is at what it has taken
 	// What Sync waits for.
 	handed  uint64     // hand-overs so far
 	stored  uint64     // all hand-overs up to this one are in files
@@ -172,6 +183,9 @@ func Open(o Options) (*Index, error) {
 	}
 	if o.OnFail == nil {
 		o.OnFail = func(error) {}
+	}
+	if o.OnHole == nil {
+		o.OnHole = func(uint32, uint16, uint64) {}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

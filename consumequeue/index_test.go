@@ -1,6 +1,7 @@
 package consumequeue
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -35,16 +36,16 @@ func TestAgainstModel(t *testing.T) {
 		stop := s.readBeside(keys, r.Uint64())
 		for range 1500 {
 			k := keys[r.IntN(len(keys))]
-			end := s.ends[k]
-			switch op := r.IntN(200); {
+			begin, end := s.begins[k], s.ends[k]
+			switch op := r.IntN(210); {
 			case op < 80:
 				s.append(k, 1+r.IntN(1<<r.IntN(9)))
 			case op < 90 && end < 3*FileEntries:
 				s.append(k, r.IntN(FileEntries/8))
-			case op < 150 && end > 0:
-				offset := r.Uint64N(end)
+			case op < 150 && end > begin:
+				offset := begin + r.Uint64N(end-begin)
 				if r.IntN(3) == 0 {
-					offset = end - 1 - r.Uint64N(min(end, 300))
+					offset = end - 1 - r.Uint64N(min(end-begin, 300))
 				}
 				if e := s.lookup(k, offset); e != entryOf(k, offset) {
 					t.Fatalf("%v: offset %d is %+v", k, offset, e)
@@ -52,12 +53,15 @@ func TestAgainstModel(t *testing.T) {
 			case op < 160:
 				s.tick(int64(r.IntN(2000)))
 			case op < 180:
-				offset := r.Uint64N(end + 1)
+				offset := begin + r.Uint64N(end-begin+1)
 				s.checkRead(k, offset, int(min(end-offset, 1000)), false)
 			case op < 190:
 				s.do(func() {
 					if _, ok := s.x.Queue(k.topic, k.queue).Block(end); ok {
 						t.Fatalf("%v: found a block for the end %d", k, end)
+					}
+					if _, ok := s.x.Queue(k.topic, k.queue).Block(begin - 1); ok {
+						t.Fatalf("%v: found a block below the begin %d", k, begin)
 					}
 				})
 			case op < 195:
@@ -80,13 +84,21 @@ func TestAgainstModel(t *testing.T) {
 					s.start(func(k queueKey) uint64 { return synced[k] })
 				}
 				stop = s.readBeside(keys, r.Uint64())
+			case op < 202: // retention takes a little
+				s.setBegin(k, begin+r.Uint64N(end-begin+1)/uint64(1+r.IntN(8)))
+			case op < 203: // or all
+				s.setBegin(k, end)
+			case op < 210:
+				s.checkSearch(k, r.Uint64N(entryOf(k, end).Position+100))
 			}
 		}
 		stop()
 		s.checkAll()
+		s.swept()
 		if err := s.x.Close(); err != nil {
 			t.Fatal(err)
 		}
+		checkFiles(t, s)
 		// Everything is in the files: nothing has to be replayed.
 		s.start(func(k queueKey) uint64 { return s.ends[k] })
 		s.checkAll()
@@ -108,15 +120,19 @@ func (s *section) readBeside(keys []queueKey, seed uint64) (stop func()) {
 		dst := make([]Entry, 400)
 		for !done.Load() {
 			i := r.IntN(len(keys))
+			begin := handles[i].Begin()
 			end := handles[i].End()
-			if end == 0 {
+			if begin == end {
 				continue
 			}
-			offset := r.Uint64N(end)
+			offset := begin + r.Uint64N(end-begin)
 			if r.IntN(2) == 0 {
-				offset = end - 1 - r.Uint64N(min(end, 200))
+				offset = end - 1 - r.Uint64N(min(end-begin, 200))
 			}
 			n, err := x.Read(keys[i].topic, keys[i].queue, offset, dst)
+			if removed, ok := errors.AsType[*RemovedError](err); ok && removed.Begin > offset+uint64(n) && removed.Begin <= handles[i].Begin() {
+				continue
+			}
 			if err != nil || uint64(n) < min(end-offset, uint64(len(dst))) {
 				s.t.Errorf("%v: read %d of [%d,%d): %v", keys[i], n, offset, end, err)
 				return

@@ -60,14 +60,17 @@ func (x *Index) loadLoop() {
 
 func (l *loader) load(b *Block) {
 	x := l.x
-	// Of a dropped queue nobody will look at what is in the block.
-	if !b.queue.dropped.Load() {
-		if err := x.files.read(b.queue, b.First, b.Entries[:b.From-b.First]); err != nil {
+	q := b.queue
+	// At a block of a dropped queue or below the begin nobody will look.
+	if !q.dropped.Load() && b.From > q.begin.Load() {
+		entries := b.Entries[:b.From-b.First]
+		if err := x.files.read(q, b.First, entries); err != nil {
 			l.failed = append(l.failed, b)
 			l.again(err)
 			return
 		}
 		x.stats.blocksLoaded.Add(1)
+		x.reportHoles(q, b.First, entries)
 	}
 	l.ready = append(l.ready, b)
 }
@@ -93,7 +96,7 @@ func (l *loader) deliver() {
 	x := l.x
 	x.mu.Lock()
 	x.loaded = append(x.loaded, l.ready...)
-	x.inbox.Store(int32(len(x.done) + len(x.loaded)))
+	x.countInbox()
 	x.mu.Unlock()
 	l.ready = l.ready[:0]
 	x.opt.OnLoad()

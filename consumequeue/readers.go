@@ -12,19 +12,19 @@ var readBuffers = sync.Pool{New: func() any { return new([BlockBytes]byte) }}
 
 // read loads the entries of q from offset on, at most a block, all in one file. Where the file has none, they are zero.
 func (f *files) read(q *Queue, offset uint64, dst []Entry) error {
-	found, err := f.readFile(keyOf(q, offset), offset, dst)
-	if err == nil && !found {
+	found, err := f.readFile(q, offset, dst)
+	if err == nil && !found && !q.removed(offset/FileEntries) {
 		f.missing.Add(1)
 	}
 	return err
 }
 
-func (f *files) readFile(key fileKey, offset uint64, dst []Entry) (found bool, err error) {
+func (f *files) readFile(q *Queue, offset uint64, dst []Entry) (found bool, err error) {
 	buf := readBuffers.Get().(*[BlockBytes]byte)
 	defer readBuffers.Put(buf)
 	b := buf[:len(dst)*EntryBytes]
 	for {
-		file, err := f.reader(key)
+		file, err := f.reader(q, keyOf(q, offset))
 		if errors.Is(err, fs.ErrNotExist) {
 			clear(dst)
 			return false, nil
@@ -46,8 +46,8 @@ func (f *files) readFile(key fileKey, offset uint64, dst []Entry) (found bool, e
 }
 
 // reader opens a file for reading, or finds it open. Somebody else may close it at any time: a read under way then ends first,
-// and a later one fails with os.ErrClosed.
-func (f *files) reader(key fileKey) (*os.File, error) {
+// and a later one fails with os.ErrClosed. A file that is not needed any more is as good as gone.
+func (f *files) reader(q *Queue, key fileKey) (*os.File, error) {
 	f.readMu.Lock()
 	file, ok := f.readers.get(key)
 	closed := f.readClosed
@@ -76,7 +76,21 @@ func (f *files) reader(key fileKey) (*os.File, error) {
 	if gone != nil {
 		gone.Close()
 	}
+	// The sweeper closes readers after it has removed a file. If it came by between our two steps it has not seen this one, but then
+	// we see here why it came.
+	if q.removed(key.number) {
+		f.closeReader(key)
+		return nil, fs.ErrNotExist
+	}
 	return file, nil
+}
+
+func (f *files) closeReader(key fileKey) {
+	f.readMu.Lock()
+	defer f.readMu.Unlock()
+	if file, ok := f.readers.remove(key); ok {
+		file.Close()
+	}
 }
 
 func (f *files) closeReaders(match func(fileKey) bool) {

@@ -14,20 +14,21 @@ import (
 type QueueEnd struct {
 	Topic uint32
 	Queue uint16
-	Begin uint64 // 0 until index files are removed by retention
+	Begin uint64 // below it nothing is needed, whether it was replayed or not
 	End   uint64
 }
 
 // IncompleteError tells that entries are missing which lie before the part of the log that was replayed. The index has to be
 // rebuilt from the whole log.
 type IncompleteError struct {
-	Topic  uint32
-	Queue  uint16
-	Offset uint64
+	Topic    uint32
+	Queue    uint16
+	Offset   uint64 // the first that is known to be missing
+	Replayed uint64 // the first that was replayed; the end of the queue if none was
 }
 
 func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("consumequeue: topic %d queue %d has no entry for offset %d, and the replay began behind it", e.Topic, e.Queue, e.Offset)
+	return fmt.Sprintf("consumequeue: topic %d queue %d has no entry for offset %d, and the log was replayed from offset %d on", e.Topic, e.Queue, e.Offset, e.Replayed)
 }
 
 // Recover takes the entry of a message. The offsets of a queue come without gaps, from wherever the replay begins;
@@ -94,33 +95,39 @@ func (x *Index) restoreTail(q *Queue) error {
 func (f *files) restore(q *Queue, offset uint64, entries []Entry) error {
 	var there [BlockEntries]Entry
 	old := there[:len(entries)]
-	if found, err := f.readFile(keyOf(q, offset), offset, old); err == nil && found && slices.Equal(old, entries) {
+	if found, err := f.readFile(q, offset, old); err == nil && found && slices.Equal(old, entries) {
 		return nil
 	}
 	return f.write(q, piece{offset, entries})
 }
 
 // FinishRecovery takes the queues that there are. It removes everything else from the directory: entries at and beyond the end of
-// a queue, files and directories of other queues. It gives an *IncompleteError if a queue lacks entries that
-// were not replayed.
+// a queue, files below its begin, files and directories of other queues.
+//
+// It gives an *IncompleteError if entries in [Begin, End) of a queue were not replayed and are not in the files, as far as that can be seen
+// without reading them all: for each file its size, where the file system knows of no data in it, and its last entries, or the last before
+// the replayed ones. (These are missing when a lost file was made anew by what came behind it.) Pages that
+// were overwritten with zeroes are found when they are looked up: see Options.OnHole.
+//
+// Then Abort, Open another index, Recover every message of the log, and FinishRecovery again. If that one, too, finds
+// something missing, it is in no log any more.
 func (x *Index) FinishRecovery(ends iter.Seq[QueueEnd]) error {
-	known := map[queueKey]bool{}
 	for e := range ends {
-		known[queueKey{e.Topic, e.Queue}] = true
-		q := x.Queue(e.Topic, e.Queue)
-		if err := x.finish(q, e); err != nil {
+		if err := x.finish(x.Queue(e.Topic, e.Queue), e); err != nil {
 			return err
 		}
 	}
-	for key, q := range x.queues {
-		if !known[key] {
+	for _, q := range x.queues {
+		if !q.known {
 			x.forget(q)
 		}
 	}
-	x.files.closeReaders(func(fileKey) bool { return true }) // files may have been removed
-	return x.files.removeUnknown(known, x.log)
+	x.lastRecovered = nil
+	x.files.closeReaders(func(fileKey) bool { return true }) // files may be removed
+	return x.reconcile()
 }
 
+// finish completes what was recovered of a queue by what the state says of it.
 func (x *Index) finish(q *Queue, e QueueEnd) error {
 	if err := x.restoreTail(q); err != nil {
 		return err
@@ -133,11 +140,10 @@ func (x *Index) finish(q *Queue, e QueueEnd) error {
 	if end := q.end.Load(); end != e.End || e.Begin > end {
 		return fmt.Errorf("consumequeue: topic %d queue %d: the log ends at offset %d, the state says %d to %d", q.topic, q.queue, end, e.Begin, e.End)
 	}
-	q.begin = e.Begin
-	if at, ok := x.files.firstMissing(q, q.begin, q.recoveredFrom); ok {
-		return &IncompleteError{q.topic, q.queue, at}
-	}
-	return x.files.cut(q, q.begin, e.End, x.log)
+	q.known = true
+	q.begin.Store(e.Begin)
+	q.firstFile = e.Begin / FileEntries
+	return nil
 }
 
 // forget drops a queue that was in the log and is not in the state: its topic was deleted.
@@ -154,5 +160,4 @@ func (x *Index) forget(q *Queue) {
 		x.tails.remove(q)
 		x.giveBack(b)
 	}
-	x.lastRecovered = nil
 }

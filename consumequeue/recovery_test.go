@@ -6,6 +6,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -27,7 +29,7 @@ func damaged(t *testing.T, damage func(s *section, dir string)) (*section, *faul
 	return s, disk
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +114,8 @@ func checkFiles(t *testing.T, s *section) {
 	t.Helper()
 	want := map[string]bool{}
 	for k, end := range s.ends {
-		for at := uint64(0); at < end; at += FileEntries {
+		begin := s.begins[k]
+		for at := begin / FileEntries * FileEntries; at < end; at += FileEntries {
 			path := file(s.o.Dir, k, at/FileEntries)
 			want[path] = true
 			content, err := os.ReadFile(path)
@@ -128,6 +131,9 @@ func checkFiles(t *testing.T, s *section) {
 			entries := make([]Entry, n)
 			decodeEntries(entries, content)
 			for i, e := range entries {
+				if at+uint64(i) < begin {
+					continue // means nothing
+				}
 				if e != entryOf(k, at+uint64(i)) {
 					t.Fatalf("%s: entry %d is %+v", path, i, e)
 				}
@@ -287,4 +293,182 @@ func TestFormat(t *testing.T) {
 	if got := string(content[96:128]); got != want || len(content) != FileBytes {
 		t.Fatalf("%d bytes, entry 3 is % x, want % x", len(content), got, want)
 	}
+}
+
+// writeFiles makes the files of a queue as they would be after a clean stop.
+func (s *section) writeFiles(k queueKey, end uint64) {
+	s.t.Helper()
+	s.ends[k] = end
+	must(s.t, os.MkdirAll(queueDir(s.o.Dir, k.topic, k.queue), 0o755))
+	for at := uint64(0); at < end; at += FileEntries {
+		content := make([]byte, FileBytes)
+		encodeEntries(content, entriesOf(k, at, min(at+FileEntries, end)))
+		must(s.t, os.WriteFile(file(s.o.Dir, k, at/FileEntries), content, 0o644))
+	}
+}
+
+// Recovery with begins: from what the log and the state say of a queue of two files, the files that have a part of
+// [Begin, End) are kept, and everything in it is there.
+func TestRecoveryWithABegin(t *testing.T) {
+	const end = FileEntries + 3000
+	for name, c := range map[string]struct{ begin, from uint64 }{
+		"begin in the first file, all replayed":                  {100, 0},
+		"begin in the second file, all replayed":                 {FileEntries + 1000, 0},
+		"begin at a file's edge":                                 {FileEntries, 0},
+		"the log starts at the begin":                            {FileEntries + 1000, FileEntries + 1000},
+		"the log starts behind the begin":                        {FileEntries + 1000, FileEntries + 2000},
+		"the replay starts below the begin, which rose in it":    {FileEntries + 1000, FileEntries + 10},
+		"the replay starts in an earlier file than the begin's":  {FileEntries + 1000, FileEntries - 10},
+		"all below the begin was replayed, nothing above":        {end, FileEntries},
+		"purged, and nothing is replayed":                        {end, end},
+		"the last entry is left, and it is not replayed":         {end - 1, end},
+		"the begin lies in the tail's block, as does the replay": {end - 30, end - 20},
+	} {
+		for _, damage := range []string{"none", "below", "all"} {
+			t.Run(name+", damage "+damage, func(t *testing.T) {
+				s := newSection(t, Options{CacheBytes: 4 * BlockBytes})
+				s.writeFiles(queueA, end)
+				s.writeFiles(queueKey{1, 1}, 10)
+				s.begins[queueA] = c.begin
+				switch damage {
+				case "below": // what is not needed is not missed
+					for number := range c.begin / FileEntries {
+						must(t, os.Remove(file(s.o.Dir, queueA, number)))
+					}
+					if n := c.begin % FileEntries; n > 0 {
+						overwrite(t, file(s.o.Dir, queueA, c.begin/FileEntries), 0, make([]byte, n*EntryBytes))
+					}
+				case "all":
+					must(t, os.RemoveAll(queueDir(s.o.Dir, 1, 0)))
+				}
+				s.open()
+				err := s.recover(func(k queueKey) uint64 {
+					if k == queueA {
+						return c.from
+					}
+					return 0
+				})
+				if missing := damage == "all" && c.from > c.begin; missing {
+					incomplete, ok := errors.AsType[*IncompleteError](err)
+					if !ok || incomplete.Offset < c.begin || incomplete.Offset >= c.from || incomplete.Replayed != c.from {
+						t.Fatalf("%v, want something missing in [%d,%d)", err, c.begin, c.from)
+					}
+					// Then the whole log is replayed, which begins at Begin.
+					s.x.Abort()
+					s.open()
+					err = s.recover(func(k queueKey) uint64 { return s.begins[k] })
+				}
+				must(t, err)
+				s.x.Start()
+				if q := s.x.Queue(1, 0); q.Begin() != c.begin || q.End() != end {
+					t.Fatalf("[%d,%d)", q.Begin(), q.End())
+				}
+				s.checkAll()
+				for _, o := range []uint64{c.begin, end - 1} {
+					if o >= c.begin && o < end {
+						s.lookup(queueA, o)
+					}
+				}
+				s.checkSearch(queueA, 0)
+				if _, err := s.x.Read(1, 0, c.begin-1, make([]Entry, 1)); err == nil {
+					t.Error("below the begin something is read")
+				}
+				s.append(queueA, 300)
+				s.lookup(queueA, c.begin)
+				s.checkAll()
+				must(t, s.x.Close())
+				checkFiles(t, s)
+				if len(s.holes) > 0 {
+					t.Errorf("OnHole was told of %v", s.holes)
+				}
+			})
+		}
+	}
+}
+
+// Given a log that does not reach back to the begin of a queue, and a file that is lost, then the replay of the whole log does
+// not help, and the error says what the operator has to know.
+func TestRebuildFromALogThatStartsTooLate(t *testing.T) {
+	s, _ := damaged(t, func(s *section, dir string) { must(t, os.RemoveAll(queueDir(dir, 1, 0))) })
+	s.begins[queueA] = 100
+	for range 2 {
+		s.open()
+		err := s.recover(func(k queueKey) uint64 {
+			if k == queueA {
+				return 5000
+			}
+			return 0
+		})
+		want := "consumequeue: topic 1 queue 0 has no entry for offset 100, and the log was replayed from offset 5000 on"
+		if err == nil || err.Error() != want {
+			t.Fatalf("%v, want: %s", err, want)
+		}
+		s.x.Abort()
+		s.x.Abort() // twice does no harm
+	}
+}
+
+// What was abandoned before Start leaves nothing behind: no goroutine, no descriptor, and a directory that the next one recovers from.
+func TestAbortBeforeStart(t *testing.T) {
+	s, _ := damaged(t, func(*section, string) {})
+	before := openDescriptors(t)
+	for i := range uint64(5) {
+		s.open()
+		for o := range 1000 * i {
+			must(t, s.x.Recover(1, 0, o, Entry{Position: 1 << 50, Size: 1})) // of another history
+		}
+		s.x.Abort()
+	}
+	if after := openDescriptors(t); after > before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+	s.start(fromStart)
+	s.checkAll()
+	must(t, s.x.Close())
+	checkFiles(t, s)
+}
+
+// A deleted topic that the replay has made files for is not made again by the first Sync.
+func TestSyncAfterRecoveryOfADeletedTopic(t *testing.T) {
+	s, _ := damaged(t, func(*section, string) {})
+	s.open()
+	for o := range uint64(300) {
+		must(t, s.x.Recover(77, 0, o, entryOf(queueKey{77, 0}, o)))
+	}
+	must(t, s.recover(fromStart))
+	s.x.Start()
+	must(t, s.x.Sync())
+	checkFiles(t, s)
+}
+
+// Thousands of queues that nothing was appended to cost no descriptor and little memory.
+func TestIdleQueuesCostLittle(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector needs memory of its own")
+	}
+	const queues = 10_000
+	s := newSection(t, Options{})
+	for i := range queues {
+		s.ends[queueKey{uint32(i / 100), uint16(i % 100)}] = 0
+	}
+	ends := slices.Collect(s.queueEnds())
+	descriptors := openDescriptors(t)
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	s.open()
+	before := heap()
+	must(t, s.x.FinishRecovery(slices.Values(ends)))
+	s.x.Start()
+	if each := (heap() - before) / queues; each >= 1024 {
+		t.Errorf("an idle queue takes %d bytes", each)
+	}
+	if n := openDescriptors(t); n > descriptors {
+		t.Errorf("%d descriptors, %d before", n, descriptors)
+	}
+	must(t, s.x.Sync())
+	runtime.KeepAlive(s)
 }

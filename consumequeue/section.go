@@ -35,6 +35,7 @@ func (x *Index) Poll() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.takeOver()
+	x.takeRepairs()
 	for x.ring.length > 0 && x.ring.length+x.loading > x.room {
 		x.giveBack(x.ring.take())
 		x.stats.evictions.Add(1)
@@ -108,7 +109,7 @@ func (x *Index) request(q *Queue, b *Block, offset uint64) {
 func (x *Index) takeOver() {
 	for _, b := range x.loaded {
 		b.loading = false
-		b.From = max(b.First, b.queue.begin)
+		b.From = b.First
 		b.used = true // whoever asked for it comes back for it
 		x.loading--
 		x.settle(b)
@@ -123,7 +124,12 @@ func (x *Index) takeOver() {
 	}
 	clear(x.done[len(x.done)-n:])
 	x.done = x.done[:len(x.done)-n]
-	x.inbox.Store(int32(len(x.done)))
+	x.countInbox()
+}
+
+// countInbox tells the section without a lock whether there is anything for it.
+func (x *Index) countInbox() {
+	x.inbox.Store(int32(len(x.done) + len(x.loaded) + len(x.repairs)))
 }
 
 // handOver gives the writer what is new in b, the block that ends at the end of q.
@@ -188,7 +194,7 @@ func (x *Index) takeFree() *Block {
 
 // reclaim does what a Poll would do, where sections are long or Polls few. It leaves alone what was looked up since the last.
 func (x *Index) reclaim() {
-	if x.inbox.Load() != 0 {
+	if len(x.done)+len(x.loaded) > 0 {
 		x.takeOver()
 	}
 	for range mostPasses {

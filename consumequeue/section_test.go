@@ -3,6 +3,7 @@ package consumequeue
 import (
 	"iter"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -19,11 +20,15 @@ type section struct {
 	ends  map[queueKey]uint64
 	now   int64
 
+	begins  map[queueKey]uint64
+	holes   map[queueKey][]uint64 // OnHole, guarded by holesMu
+	holesMu sync.Mutex
+
 	patience *time.Timer
 }
 
 func newSection(t testing.TB, o Options) *section {
-	s := &section{t: t, o: o, woken: make(chan struct{}, 1), ends: map[queueKey]uint64{}, patience: time.NewTimer(time.Hour)}
+	s := &section{t: t, o: o, woken: make(chan struct{}, 1), ends: map[queueKey]uint64{}, begins: map[queueKey]uint64{}, holes: map[queueKey][]uint64{}, patience: time.NewTimer(time.Hour)}
 	if s.o.Dir == "" {
 		s.o.Dir = t.TempDir()
 	}
@@ -34,6 +39,12 @@ func newSection(t testing.TB, o Options) *section {
 		}
 	}
 	s.o.OnFail = func(err error) { t.Errorf("OnFail: %v", err) }
+	s.o.OnHole = func(topic uint32, queue uint16, offset uint64) {
+		s.holesMu.Lock()
+		defer s.holesMu.Unlock()
+		k := queueKey{topic, queue}
+		s.holes[k] = append(s.holes[k], offset)
+	}
 	t.Cleanup(func() { s.x.Abort() })
 	return s
 }
@@ -99,7 +110,7 @@ func (s *section) keys() []queueKey {
 func (s *section) queueEnds() iter.Seq[QueueEnd] {
 	return func(yield func(QueueEnd) bool) {
 		for _, k := range s.keys() {
-			if !yield(QueueEnd{Topic: k.topic, Queue: k.queue, End: s.ends[k]}) {
+			if !yield(QueueEnd{Topic: k.topic, Queue: k.queue, Begin: s.begins[k], End: s.ends[k]}) {
 				return
 			}
 		}
@@ -163,7 +174,7 @@ func (s *section) lookup(k queueKey, offset uint64) Entry {
 				if b.To > s.ends[k] || b.First%BlockEntries != 0 {
 					s.t.Fatalf("%v: block %d [%d,%d), end %d", k, b.First, b.From, b.To, s.ends[k])
 				}
-				for o := b.From; o < b.To; o++ {
+				for o := max(b.From, s.begins[k]); o < b.To; o++ {
 					if b.Entries[o-b.First] != entryOf(k, o) {
 						s.t.Fatalf("%v: offset %d has %+v, looked up %d", k, o, b.Entries[o-b.First], offset)
 					}
@@ -177,6 +188,36 @@ func (s *section) lookup(k queueKey, offset uint64) Entry {
 	}
 	s.t.Fatalf("%v: offset %d never became resident", k, offset)
 	return e
+}
+
+// setBegin raises the begin of a queue.
+func (s *section) setBegin(k queueKey, offset uint64) {
+	s.do(func() { s.x.Queue(k.topic, k.queue).SetBegin(offset) })
+	s.begins[k] = max(s.begins[k], min(offset, s.ends[k]))
+}
+
+// until waits for what a background goroutine does without telling.
+func (s *section) until(what string, done func() bool) {
+	s.t.Helper()
+	s.patience.Reset(20 * time.Second)
+	for !done() {
+		select {
+		case <-s.patience.C:
+			s.t.Fatalf("waited in vain: %s", what)
+		default:
+			runtime.Gosched()
+		}
+	}
+}
+
+// swept waits until the sweeper has done all it was asked for.
+func (s *section) swept() {
+	s.t.Helper()
+	s.until("the sweeper has nothing to do", func() bool {
+		s.x.mu.Lock()
+		defer s.x.mu.Unlock()
+		return len(s.x.begins)+len(s.x.drops) == 0 && !s.x.sweeping
+	})
 }
 
 func (s *section) tick(ms int64) {
@@ -196,7 +237,7 @@ func (s *section) settled() {
 func (s *section) checkAll() {
 	s.t.Helper()
 	for _, k := range s.keys() {
-		s.checkRead(k, 0, int(s.ends[k]), true)
+		s.checkRead(k, s.begins[k], int(s.ends[k]-s.begins[k]), true)
 		if q := s.x.Queue(k.topic, k.queue); q.End() != s.ends[k] {
 			s.t.Fatalf("%v: End %d, want %d", k, q.End(), s.ends[k])
 		}

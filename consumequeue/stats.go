@@ -13,10 +13,13 @@ type Stats struct {
 	StoreErrors  uint64
 	LoadErrors   uint64
 	MissingFiles uint64 // loads that found no file where there should be one
+	FilesRemoved uint64 // below the begin of a queue, of dropped topics, and by recovery
+	Holes        uint64 // entries that loads, Read and Search found missing, each time
+	Repaired     uint64 // entries that Repair has stored
 }
 
 type counters struct {
-	evictions, blocksStored, blocksLoaded, storeErrors, loadErrors atomic.Uint64
+	evictions, blocksStored, blocksLoaded, storeErrors, loadErrors, holes, repaired atomic.Uint64
 }
 
 // Stats may be called from any goroutine.
@@ -34,5 +37,8 @@ func (x *Index) Stats() Stats {
 		StoreErrors:  x.stats.storeErrors.Load(),
 		LoadErrors:   x.stats.loadErrors.Load(),
 		MissingFiles: x.files.missing.Load(),
+		FilesRemoved: x.files.removed.Load(),
+		Holes:        x.stats.holes.Load(),
+		Repaired:     x.stats.repaired.Load(),
 	}
 }

@@ -84,7 +84,7 @@ const mostFlushes = 128
 func (f *files) flush() error {
 	f.storeMu.Lock()
 	keys, names, failed := f.unsynced, f.newNames, f.flushErr
-	f.unsynced, f.newNames = map[fileKey]struct{}{}, map[string]struct{}{}
+	f.unsynced, f.newNames = map[fileKey]*Queue{}, map[string]struct{}{}
 	f.storeMu.Unlock()
 	if failed != nil {
 		return failed
@@ -99,14 +99,14 @@ func (f *files) flush() error {
 	return err
 }
 
-func (f *files) flushNames(keys map[fileKey]struct{}, names map[string]struct{}) error {
+func (f *files) flushNames(keys map[fileKey]*Queue, names map[string]struct{}) error {
 	if len(keys)+len(names) > mostFlushes {
 		if err := flushFileSystem(f.dir); !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
 	}
-	for key := range keys {
-		if err := f.flushFile(key); err != nil {
+	for key, q := range keys {
+		if err := f.flushFile(q, key); err != nil {
 			return fmt.Errorf("%s: %w", key.path(f.dir), err)
 		}
 	}
@@ -118,13 +118,13 @@ func (f *files) flushNames(keys map[fileKey]struct{}, names map[string]struct{})
 	return nil
 }
 
-// flushFile flushes without storeMu, so that the writer goes on meanwhile.
-func (f *files) flushFile(key fileKey) error {
+// flushFile flushes without storeMu, so that the writer goes on meanwhile, and the sweeper, which may remove the file.
+func (f *files) flushFile(q *Queue, key fileKey) error {
 	f.storeMu.Lock()
-	o, err := f.openLocked(key)
+	o, err := f.openLocked(q, key)
 	if err != nil {
 		f.storeMu.Unlock()
-		if err == errDropped {
+		if err == errRemoved {
 			return nil
 		}
 		return err

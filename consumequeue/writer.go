@@ -127,7 +127,7 @@ func (w *writer) release() {
 	x := w.x
 	x.mu.Lock()
 	x.done = append(x.done, w.ok...)
-	x.inbox.Store(int32(len(x.done) + len(x.loaded)))
+	x.countInbox()
 	x.mu.Unlock()
 	x.dirty.Add(-int64(len(w.ok)) * BlockBytes)
 	x.stats.blocksStored.Add(uint64(len(w.ok)))

@@ -50,6 +50,9 @@ type entry struct {
 // passed tells whether a settled entry is one that no receipt has settled.
 func (e *entry) passed() bool { return e.ending == endedUnreadable || e.ending == endedDropped }
 
+// atOnce tells whether a waiting message was given back without a wait.
+func (e *entry) atOnce() bool { return e.state == waiting && e.atMs <= e.sinceMs }
+
 func bump8(v *uint8) {
 	if *v < 255 {
 		*v++

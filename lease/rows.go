@@ -108,8 +108,10 @@ func (w *rowWriter) subscription(s *sub, cursors []uint32) {
 		}
 		w.row(codec.RowCursor, row.Append(w.buf))
 		w.v.index.walk(&c.tree, func(_ uint64, i uint32) bool { return w.message(w.v.entries.At(i)) })
+		// What waited has a timer again when it is loaded, as it has after a replay; what did not keeps its place.
+		w.list(codec.RowReady, c.ready.head, (*entry).atOnce)
 	}
-	w.memory(s)
+	w.list(codec.RowMemory, s.memory.head, nil)
 }
 
 func (w *rowWriter) message(e *entry) bool {
@@ -124,19 +126,22 @@ func (w *rowWriter) message(e *entry) bool {
 	return w.row(codec.RowMessage, row.Append(w.buf))
 }
 
-// memory gives out the order in which the settled messages of a subscription are forgotten.
-func (w *rowWriter) memory(s *sub) {
+// list gives out the order of a list of messages, or of those among them that belong to it.
+func (w *rowWriter) list(kind codec.RowKind, head uint32, belongs func(*entry) bool) {
 	var row codec.MemoryRow
-	for i := s.memory.head; i != 0; i = w.v.entries.At(i).next {
+	for i := head; i != 0; i = w.v.entries.At(i).next {
 		e := w.v.entries.At(i)
+		if belongs != nil && !belongs(e) {
+			continue
+		}
 		row.Messages = append(row.Messages, codec.QueueOffset{Queue: w.v.cursors.At(e.cursor).queue, Offset: e.offset})
 		if len(row.Messages) == codec.MaxMemoryRow {
-			w.row(codec.RowMemory, row.Append(w.buf))
+			w.row(kind, row.Append(w.buf))
 			row.Messages = row.Messages[:0]
 		}
 	}
 	if len(row.Messages) > 0 {
-		w.row(codec.RowMemory, row.Append(w.buf))
+		w.row(kind, row.Append(w.buf))
 	}
 }
 
@@ -155,22 +160,21 @@ func (w *rowWriter) popMarks() {
 // Loader fills an empty table with the rows of a snapshot, in the order in which they were given out.
 type Loader struct {
 	t       *Table
-	leaseMs int64
 	slotOf  func(session uint64) (slot uint32, live bool)
 	sub     uint32 // slot of the newest subscription, 0: none
 	cursor  uint32 // index of its newest cursor, 0: none
-	ready   []uint32
-	owed    int // settled messages behind their cursor, not yet remembered
+	owed    int    // settled messages behind their cursor, not yet remembered
+	unready int    // messages that were given back without a wait, not yet ready
 
 	// reused
 	message codec.MessageRow
 	memory  codec.MemoryRow
 }
 
-// Load begins to load a snapshot whose newest lease-clock stamp is leaseMs. slotOf finds a session that was loaded before.
-func (t *Table) Load(nextSub uint32, leaseMs int64, slotOf func(session uint64) (slot uint32, live bool)) *Loader {
+// Load begins to load a snapshot. slotOf finds a session that was loaded before.
+func (t *Table) Load(nextSub uint32, slotOf func(session uint64) (slot uint32, live bool)) *Loader {
 	t.nextSub = nextSub
-	return &Loader{t: t, leaseMs: leaseMs, slotOf: slotOf}
+	return &Loader{t: t, slotOf: slotOf}
 }
 
 // Row takes a row. An error says that it contradicts others: the snapshot is no good.
@@ -203,9 +207,12 @@ func (l *Loader) Row(kind codec.RowKind, b []byte) error {
 			return err
 		}
 		return l.newMessage(&l.message)
-	case codec.RowMemory:
+	case codec.RowReady, codec.RowMemory:
 		if err := l.memory.Decode(b); err != nil {
 			return err
+		}
+		if kind == codec.RowReady {
+			return l.makeReady(&l.memory)
 		}
 		return l.remember(&l.memory)
 	case codec.RowPopMark:
@@ -219,7 +226,6 @@ func (l *Loader) Row(kind codec.RowKind, b []byte) error {
 }
 
 func (l *Loader) subscription(r *codec.SubscriptionRow) error {
-	l.flushReady()
 	t := l.t
 	if _, taken := t.byPair[pair(r.Group, r.Topic)]; taken || r.Sub == 0 || r.Sub >= t.nextSub || t.byID[r.Sub] != 0 {
 		return fmt.Errorf("subscription %d of group %d to topic %d", r.Sub, r.Group, r.Topic)
@@ -230,7 +236,6 @@ func (l *Loader) subscription(r *codec.SubscriptionRow) error {
 }
 
 func (l *Loader) newCursor(r *codec.CursorRow) error {
-	l.flushReady()
 	t := l.t
 	if l.sub == 0 || int(r.Queue) != len(t.queues[l.sub]) || r.Start > r.Next {
 		return fmt.Errorf("cursor of queue %d, from %d to %d", r.Queue, r.Start, r.Next)
@@ -278,8 +283,8 @@ func (l *Loader) newMessage(r *codec.MessageRow) error {
 	case waiting:
 		c.waiting++
 		t.subs.Mut(l.sub).waiting++
-		if e.atMs <= l.leaseMs {
-			l.ready = append(l.ready, i)
+		if e.atOnce() {
+			l.unready++
 		} else {
 			t.wheel.Schedule(i, e.atMs)
 		}
@@ -294,18 +299,24 @@ func (l *Loader) newMessage(r *codec.MessageRow) error {
 	return nil
 }
 
-// flushReady puts what can be granted of the newest cursor on its list, that which came back first at its head.
-func (l *Loader) flushReady() {
+// makeReady puts messages of the newest cursor on its list of those that can be granted again.
+func (l *Loader) makeReady(r *codec.MemoryRow) error {
 	t := l.t
-	slices.SortStableFunc(l.ready, func(a, b uint32) int { return cmp.Compare(t.entries.At(a).atMs, t.entries.At(b).atMs) })
-	for _, i := range l.ready {
+	for _, m := range r.Messages {
+		i := uint32(0)
+		if l.cursor != 0 && t.cursors.At(l.cursor).queue == m.Queue {
+			i = t.index.get(l.cursor, &t.cursors.At(l.cursor).tree, m.Offset)
+		}
+		if i == 0 || t.entries.At(i).state != waiting || !t.entries.At(i).atOnce() || t.entries.At(i).ready {
+			return fmt.Errorf("offset %d of queue %d is ready", m.Offset, m.Queue)
+		}
 		t.makeReady(i)
+		l.unready--
 	}
-	l.ready = l.ready[:0]
+	return nil
 }
 
 func (l *Loader) remember(r *codec.MemoryRow) error {
-	l.flushReady()
 	t := l.t
 	for _, m := range r.Messages {
 		if l.sub == 0 || int(m.Queue) >= len(t.queues[l.sub]) {
@@ -325,7 +336,6 @@ func (l *Loader) remember(r *codec.MemoryRow) error {
 }
 
 func (l *Loader) popMark(r *codec.PopMarkRow) error {
-	l.flushReady()
 	holder, live := l.slotOf(r.Session)
 	if !live || r.Sequence == 0 || r.Token == 0 || l.t.PopMark(holder, r.Slot).Sequence != 0 {
 		return fmt.Errorf("pop slot %d of session %d", r.Slot, r.Session)
@@ -336,9 +346,8 @@ func (l *Loader) popMark(r *codec.PopMarkRow) error {
 
 // Finish ends the loading.
 func (l *Loader) Finish() error {
-	l.flushReady()
-	if l.owed != 0 {
-		return fmt.Errorf("%d settled messages are in no memory", l.owed)
+	if l.owed != 0 || l.unready != 0 {
+		return fmt.Errorf("%d settled messages are in no memory, %d that can be granted are on no list", l.owed, l.unready)
 	}
 	return nil
 }

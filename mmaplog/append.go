@@ -93,7 +93,12 @@ func (l *Log) putRecord(h *codec.Header, assigned, payload []byte, payloadCRC ui
 	s.ringHead = end
 	s.head += uint64(padded)
 	s.leaseMs, s.wallMs = h.LeaseMs, h.WallMs
+	s.last, s.lastCRC = h.Position, h.CRC
 }
+
+// Last is the newest appended record, a SEGMENT_END of the log's own included; 0 and 0 if the log has none. With
+// Appended it makes a From. Section only; also after Open, before Start.
+func (l *Log) Last() (position uint64, crc uint32) { return l.section.last, l.section.lastCRC }
 
 // publishAppended makes the head visible. quietFrom is stored before appended, so that the writer, which loads them
 // in the other order, never takes a record that asks for a flush for a quiet one.

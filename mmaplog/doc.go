@@ -36,6 +36,12 @@
 // idle log has no timer running. All of them end with the log; the fence (Log.end) sees to it that none
 // moves a position afterwards.
 //
+// # The two ends of the log
+//
+// Replay begins where a snapshot says that all below is folded (begin.go), and the segments below that can be removed
+// while readers and scans (logscan.go) go on (remove.go). What recovery does at the other end is in recover.go. A log
+// that does not open is read by a Reader (offline.go) and cut by Repair (repair.go); neither needs a broker.
+//
 // # Other rooms
 //
 // MappedFile (mapped.go) gives the rooms with derived files the same care for allocation, population and flushes.

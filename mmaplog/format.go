@@ -17,7 +17,7 @@ import (
 //	<Dir>/io                         what the probe of the first start found (JSON)
 //	<Dir>/log/<base>.log             a segment; base is its first position, 20 digits
 //	<Dir>/log/<base>.log.tmp         a segment being made; removed at the next start
-//	<Dir>/log/<base>.log.aside-<n>   a segment that recovery moved out of the log; never read, never deleted
+//	<Dir>/log/<base>.log.aside-<n>   a segment that recovery or Repair moved out of the log; never read, never deleted
 //
 // A segment file has exactly SegmentBytes bytes, and begins with
 //
@@ -40,6 +40,9 @@ const (
 
 	minSegmentBytes = 64 << 10
 	maxSegmentBytes = 4 << 30
+
+	// maxBase is where a log may end: sums of positions and sizes stay far from overflow.
+	maxBase = 1 << 62
 
 	// MaxRecordBytes bounds a record, so that a length read from a damaged disk cannot ask for more
 	// memory than this. A segment may bound it further: Log.MaxRecord.
@@ -75,7 +78,8 @@ func putSegmentHeader(b []byte, segmentBytes int64, base uint64) {
 	binary.LittleEndian.PutUint32(b[12:], codec.Checksum(0, b[:segmentHeaderBytes]))
 }
 
-// parseSegmentHeader checks a segment's header and returns the two numbers in it.
+// parseSegmentHeader checks a segment's header and returns the two numbers in it. The error is a
+// *VersionError, without a file, for a version above ours.
 func parseSegmentHeader(b []byte) (segmentBytes int64, base uint64, err error) {
 	if string(b[:len(segmentMagic)]) != segmentMagic {
 		return 0, 0, errors.New("the file does not begin like a leasemq segment")
@@ -86,8 +90,10 @@ func parseSegmentHeader(b []byte) (segmentBytes int64, base uint64, err error) {
 	if sum := codec.Checksum(0, head[:]); sum != binary.LittleEndian.Uint32(b[12:]) {
 		return 0, 0, errors.New("the checksum of the segment header is wrong")
 	}
-	if v := binary.LittleEndian.Uint32(b[8:]); v != formatVersion {
-		return 0, 0, fmt.Errorf("the segment has format version %d, this broker knows %d", v, formatVersion)
+	if v := binary.LittleEndian.Uint32(b[8:]); v > formatVersion {
+		return 0, 0, &VersionError{Found: v, Known: formatVersion}
+	} else if v != formatVersion {
+		return 0, 0, fmt.Errorf("the segment header says format version %d, which there never was", v)
 	}
 	size := binary.LittleEndian.Uint64(b[16:])
 	if !validSegmentBytes(int64(size)) {

@@ -18,6 +18,8 @@ type FS interface {
 	Remove(name string) error
 	// SyncDir makes the directory's entries durable.
 	SyncDir(dir string) error
+	// Space is how many bytes the file system of dir has free for us, and how many it has.
+	Space(dir string) (free, total int64, err error)
 	// Lock locks a file against other processes until it is closed: a *LockedError if one holds it.
 	Lock(name string) (io.Closer, error)
 }
@@ -49,6 +51,9 @@ type Mapping interface {
 	Flush(off, n int64) error
 	Unmap() error
 }
+
+// isGone says whether an error means that there is no such file.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // isShortage says whether an error means that there is no room (or no descriptor, no memory) now, as
 // opposed to a broken disk.

@@ -44,6 +44,15 @@ func (osFS) Rename(from, to string) error { return os.Rename(from, to) }
 func (osFS) Remove(name string) error     { return os.Remove(name) }
 func (osFS) SyncDir(dir string) error     { return SyncDir(dir) }
 
+func (osFS) Space(dir string) (free, total int64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	block := int64(s.Bsize)
+	return int64(s.Bavail) * block, int64(s.Blocks) * block, nil
+}
+
 // LockedError says that another process has the data directory.
 type LockedError struct {
 	Dir string

@@ -2,11 +2,13 @@ package mmaplog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -66,6 +68,58 @@ func (k *keeper) own() []kept {
 	return own
 }
 
+// anchors are what snapshots behind each of the records would vouch for.
+func anchors(records []kept) []From {
+	froms := make([]From, len(records))
+	for i, r := range records {
+		h := r.header
+		froms[i] = From{Position: r.end(), LastPosition: h.Position, LastCRC: h.CRC, Epoch: h.Epoch, LeaseMs: h.LeaseMs, WallMs: h.WallMs}
+		if h.Type == codec.TypeSegmentEnd {
+			froms[i].Position = geometry{segmentBytes: minSegmentBytes}.first(h.Position/minSegmentBytes + 1)
+		}
+	}
+	return froms
+}
+
+// beginAt are options with which replay begins at from.
+func beginAt(o Options, from From) Options {
+	o.Begin = func(*Found) (From, error) { return from, nil }
+	return o
+}
+
+// behindFrom are the records that a replay from there gives.
+func behindFrom(records []kept, from From) []kept {
+	i := slices.IndexFunc(records, func(k kept) bool { return k.header.Position >= from.Position })
+	if i < 0 {
+		return nil
+	}
+	return records[i:]
+}
+
+// segmentsIn are the numbers of the segment files in the log directory.
+func segmentsIn(t testing.TB, fs FS) []uint64 {
+	t.Helper()
+	bases, _, err := listDirectory(fs, "/data/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range bases {
+		bases[i] /= minSegmentBytes
+	}
+	return bases
+}
+
+// checkNoGap fails if a segment is missing in the middle.
+func checkNoGap(t testing.TB, fs FS) {
+	t.Helper()
+	segments := segmentsIn(t, fs)
+	for i, n := range segments {
+		if n != segments[0]+uint64(i) {
+			t.Fatalf("there is a gap in the segments %d", segments)
+		}
+	}
+}
+
 // rig is a log under test with what was appended to it.
 type rig struct {
 	*Log
@@ -121,7 +175,8 @@ func openOnly(t testing.TB, o Options) (*rig, *keeper, error) {
 
 func checkContiguous(t testing.TB, l *Log, records []kept) {
 	t.Helper()
-	want := l.geo.first(0)
+	f := l.Recovery()
+	want := cmp.Or(f.From, l.geo.first(0))
 	var epoch uint32
 	for _, r := range records {
 		h := r.header
@@ -133,7 +188,7 @@ func checkContiguous(t testing.TB, l *Log, records []kept) {
 			want = l.geo.first(l.geo.segment(h.Position) + 1)
 		}
 	}
-	if f := l.Recovery(); f.End != want {
+	if f.End != want {
 		t.Fatalf("the log ends at %d, the records at %d", f.End, want)
 	}
 }
@@ -193,6 +248,13 @@ func (r *rig) until(cond func() bool) {
 	for !cond() {
 		wait(r.t, r.nextMove())
 	}
+}
+
+// anchor is what a snapshot of this moment would vouch for.
+func (r *rig) anchor() From {
+	position, crc := r.Last()
+	s := &r.section
+	return From{Position: r.Appended(), LastPosition: position, LastCRC: crc, Epoch: s.epoch, LeaseMs: s.leaseMs, WallMs: s.wallMs}
 }
 
 func (r *rig) commitAll() {

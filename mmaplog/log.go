@@ -35,9 +35,10 @@ import (
 //  5. A segment file is durable, its name included, before the writer writes to it. Under SyncAlways every
 //     byte of a segment is durable before the first byte of the next one is handed to the system.
 //
-// Who may call what: Next, Append, AppendQuiet and SetEpoch are the section's; the caller has one lock of its
+// Who may call what: Next, Append, AppendQuiet, Last and SetEpoch are the section's; the caller has one lock of its
 // own around them. Start, Close and Abort are called once, with nobody appending.
-// Everything else may be called by anybody. Lock order: segMu and mu are leaves, never held together.
+// Everything else may be called by anybody. Lock order: removeMu before segMu; segMu and mu are leaves, never
+// held together.
 type Log struct {
 	o        Options
 	geo      geometry
@@ -75,13 +76,16 @@ type Log struct {
 	prepare   signal        // to the preallocator
 
 	prepareAt atomic.Uint64 // an append from this position on makes the preallocator work
-	prepared  atomic.Uint64 // number of segments that exist
+	prepared  atomic.Uint64 // number of the first segment that does not exist yet
 	full      atomic.Bool   // the next segment could not be allocated
 	closing   atomic.Bool
 
-	segments atomic.Pointer[[]*segment] // by index; replaced under segMu when one is added
+	segments atomic.Pointer[segmentTable] // replaced under segMu when one is added or removed
 	segMu    sync.Mutex
 	feeders  map[uint64]feeder // segments that can be written to: from the oldest unsynced one on
+
+	removeMu sync.Mutex // one removal at a time; the field below
+	doomed   *segment   // taken out of the table, its file perhaps still there
 
 	mu      sync.Mutex // publication of written and synced; the fields below
 	ended   bool       // failed or stopped
@@ -101,6 +105,8 @@ type section struct {
 	epoch    uint32
 	leaseMs  int64 // of the last record
 	wallMs   int64
+	last     uint64 // position of the last record; 0 if there is none
+	lastCRC  uint32
 	quiet    bool
 	closed   bool
 	scratch  [codec.HeaderBytes]byte
@@ -108,9 +114,10 @@ type section struct {
 
 const noQuiet = ^uint64(0)
 
-// Open locks the data directory, recovers the log and gives every record to replay, in log order. It
-// appends nothing. A *DamageError says that data that was durable is damaged; a *LockedError that another
-// broker has the directory.
+// Open locks the data directory, recovers the log and gives every record from where Options.Begin says to replay,
+// in log order. It appends nothing. A *DamageError says that data that was durable is damaged; a *LockedError
+// that another broker has the directory; an *AnchorError that the log has another record where Begin said;
+// a *VersionError that the directory is of a newer leasemq.
 func Open(o Options, replay func(Record) error) (*Log, error) {
 	began := time.Now()
 	o, err := o.withDefaults()
@@ -126,7 +133,7 @@ func Open(o Options, replay func(Record) error) (*Log, error) {
 		fillRing: newSignal(), readyMore: newSignal(), prepare: newSignal(),
 		done: make(chan struct{}),
 	}
-	l.segments.Store(&[]*segment{})
+	l.segments.Store(&segmentTable{})
 	l.quietFrom.Store(noQuiet)
 	if err := l.open(replay); err != nil {
 		l.release()
@@ -169,7 +176,7 @@ func (l *Log) open(replay func(Record) error) error {
 
 	end := l.recovery.End
 	l.begin = end
-	l.section = section{head: end, epoch: l.recovery.LastEpoch, leaseMs: l.recovery.LastLeaseMs, wallMs: l.recovery.LastWallMs}
+	l.section.head = end // the rest of the section is what recovery found
 	l.places[l.placeSlot(l.geo.segment(end))].Store(end)
 	l.appended.Store(end)
 	l.written.Store(end)
@@ -245,6 +252,9 @@ func (l *Log) run(name string, loop func()) {
 
 // Recovery is what Open found.
 func (l *Log) Recovery() Recovery { return l.recovery }
+
+// First is the position of the first record that is still there, or of the first there will be.
+func (l *Log) First() uint64 { return l.geo.first(l.segments.Load().first) }
 
 // Appended is the end of what was appended.
 func (l *Log) Appended() uint64 { return l.appended.Load() }
@@ -335,15 +345,18 @@ func (l *Log) stop() {
 
 // release closes all files and gives the lock back. The goroutines have ended.
 func (l *Log) release() error {
+	l.removeMu.Lock() // a removal that is on its way still needs the directory lock
+	defer l.removeMu.Unlock()
 	var errs []error
 	l.segMu.Lock()
 	for _, f := range l.feeders {
 		errs = append(errs, f.close())
 	}
 	l.feeders = nil
-	segments := *l.segments.Swap(&[]*segment{})
+	table := l.segments.Load()
+	l.segments.Store(&segmentTable{first: table.first})
 	l.segMu.Unlock()
-	for _, s := range segments {
+	for _, s := range table.list {
 		s.release()
 	}
 	if l.lock != nil {

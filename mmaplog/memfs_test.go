@@ -126,8 +126,24 @@ func (m *memFS) Remove(name string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.names[name] == nil {
+		return &fs.PathError{Op: "remove", Path: name, Err: fs.ErrNotExist}
+	}
 	m.change(func(names map[string]*memInode) { delete(names, name) })
 	return nil
+}
+
+// Space is that of a disk of 1 GiB, of which the files take what they have bytes.
+func (m *memFS) Space(string) (free, total int64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	free, total = 1<<30, 1<<30
+	for _, n := range m.names {
+		n.mu.RLock()
+		free -= int64(len(n.cur))
+		n.mu.RUnlock()
+	}
+	return free, total, nil
 }
 
 func (m *memFS) SyncDir(dir string) error {
@@ -246,6 +262,15 @@ func (m *memFS) poke(name string, do func(b []byte)) {
 	}
 	do(n.cur)
 	n.durable = bytes.Clone(n.cur)
+}
+
+// cut shortens a file, or makes it longer, as nothing of ours does.
+func (m *memFS) cut(name string, size int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[name]
+	b := append(n.cur[:min(size, len(n.cur)):min(size, len(n.cur))], make([]byte, max(0, size-len(n.cur)))...)
+	n.cur, n.durable = b, bytes.Clone(b)
 }
 
 type memFile struct {

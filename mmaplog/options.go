@@ -35,6 +35,9 @@ type Options struct {
 	PopulateAhead int           // how far ahead of the writer a mapped segment's pages are readied: 8 MiB
 	MaxUnsynced   int64         // bound of the bytes that are written and not synced under SyncInterval: 256 MiB
 
+	// Begin says where replay may begin. Open calls it once, when it has the lock and has looked at names, sizes and
+	// headers of the files, before any record is read. nil: from the first record.
+	Begin func(*Found) (From, error)
 	// OnCommit is called after committed advanced, by the goroutine that advanced it, under no lock. It must
 	// not block: no append reaches the disk while it runs.
 	OnCommit func()

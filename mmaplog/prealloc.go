@@ -74,23 +74,9 @@ func (l *Log) prepareSegment(index uint64) error {
 	base, size := l.geo.base(index), int64(l.geo.segmentBytes)
 	path := filepath.Join(l.dir, segmentName(base))
 	tmp := path + tmpSuffix
-	f, err := l.o.FS.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := newSegmentFile(l.o.FS, tmp, base, size)
 	if err != nil {
-		return fmt.Errorf("mmaplog: new segment: %w", err)
-	}
-	err = func() error {
-		if err := f.Allocate(0, size); err != nil {
-			return err
-		}
-		var head [segmentHeaderBytes]byte
-		putSegmentHeader(head[:], size, base)
-		if _, err := f.WriteAt(head[:], 0); err != nil {
-			return err
-		}
-		return f.Sync()
-	}()
-	if err != nil {
-		return fmt.Errorf("mmaplog: new segment %s: %w", tmp, errors.Join(err, f.Close(), l.o.FS.Remove(tmp)))
+		return err
 	}
 	if err := l.o.FS.Rename(tmp, path); err != nil {
 		f.Close()
@@ -107,6 +93,30 @@ func (l *Log) prepareSegment(index uint64) error {
 	l.stats.segmentsMade.Add(1)
 	l.o.Logger.Debug("log segment prepared", slog.Uint64("segment", base), slog.Duration("took", time.Since(began)))
 	return nil
+}
+
+// newSegmentFile makes an allocated, durable segment file without records, under the temporary name tmp; on an
+// error there is none.
+func newSegmentFile(fs FS, tmp string, base uint64, size int64) (File, error) {
+	f, err := fs.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("mmaplog: new segment: %w", err)
+	}
+	err = func() error {
+		if err := f.Allocate(0, size); err != nil {
+			return err
+		}
+		var head [segmentHeaderBytes]byte
+		putSegmentHeader(head[:], size, base)
+		if _, err := f.WriteAt(head[:], 0); err != nil {
+			return err
+		}
+		return f.Sync()
+	}()
+	if err != nil {
+		return nil, fmt.Errorf("mmaplog: new segment %s: %w", tmp, errors.Join(err, f.Close(), fs.Remove(tmp)))
+	}
+	return f, nil
 }
 
 // adoptSegment makes a segment that is durable on disk part of the log: w, open for writing, becomes its
@@ -131,16 +141,16 @@ func (l *Log) adoptSegment(index uint64, path string, w File) error {
 
 // addSegment puts a segment into the readers' table. Under segMu.
 func (l *Log) addSegment(s *segment) {
-	old := *l.segments.Load()
-	table := append(old[:len(old):len(old)], s)
-	if uint64(len(table)) != s.index+1 {
-		panic(fmt.Sprintf("mmaplog: segment %d added to a table of %d", s.index, len(old)))
+	old := l.segments.Load()
+	if old.end() != s.index {
+		panic(fmt.Sprintf("mmaplog: segment %d added to a table of %d to %d", s.index, old.first, old.end()))
 	}
-	l.segments.Store(&table)
+	l.segments.Store(&segmentTable{first: old.first, list: append(old.list[:len(old.list):len(old.list)], s)})
 }
 
-// segmentsExist notes how many segments there are, and from which position on another one is wanted.
-func (l *Log) segmentsExist(n uint64) {
-	l.prepareAt.Store(l.geo.base(max(n, 1) - 1))
-	l.prepared.Store(n)
+// segmentsExist notes the number of the first segment that is still to be made, and from which position on
+// it is wanted.
+func (l *Log) segmentsExist(end uint64) {
+	l.prepareAt.Store(l.geo.base(max(end, 1) - 1))
+	l.prepared.Store(end)
 }

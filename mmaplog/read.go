@@ -1,12 +1,20 @@
 package mmaplog
 
 import (
+	"errors"
 	"fmt"
 )
 
+// ErrRemoved is wrapped by the answer to reads of positions whose segment was removed.
+var ErrRemoved = errors.New("mmaplog: no longer in the log")
+
+func removed(pos, first uint64) error {
+	return fmt.Errorf("%w: position %d; the log begins at %d", ErrRemoved, pos, first)
+}
+
 // TryRead fills dst with the log's bytes from pos on, without waiting for the disk: from the ring while they
 // are there, else from what the page cache holds. False: it would wait, ReadAt does. The range must lie in
-// one segment and end at or below Appended.
+// one segment and end at or below Appended. ErrRemoved: its segment was removed.
 func (l *Log) TryRead(dst []byte, pos uint64) (bool, error) {
 	return l.read(dst, pos, (*segment).readNoWait)
 }
@@ -31,6 +39,9 @@ func (l *Log) read(dst []byte, pos uint64, file func(*segment, []byte, int64) (b
 		return false, fmt.Errorf("mmaplog: read of positions %d to %d: they must lie in one segment and below %d",
 			pos, end, l.appended.Load())
 	}
+	if t := l.segments.Load(); l.geo.segment(pos) < t.first {
+		return false, removed(pos, l.geo.first(t.first)) // whatever the ring still holds
+	}
 	for len(dst) > 0 {
 		if at, ok := l.place(pos); ok && l.ring.get(dst, at) {
 			return true, nil
@@ -51,11 +62,27 @@ func (l *Log) read(dst []byte, pos uint64, file func(*segment, []byte, int64) (b
 }
 
 func (l *Log) readFile(dst []byte, pos uint64, read func(*segment, []byte, int64) (bool, error)) (bool, error) {
-	index := l.geo.segment(pos)
-	table := *l.segments.Load()
-	if index >= uint64(len(table)) || !table[index].acquire() {
-		return false, ErrClosed
+	s, err := l.segmentOf(pos)
+	if err != nil {
+		return false, err
 	}
-	defer table[index].release()
-	return read(table[index], dst, l.geo.offset(pos))
+	defer s.release()
+	return read(s, dst, l.geo.offset(pos))
+}
+
+// segmentOf is the segment in which a position lies, which must have been written, with a reference that the caller
+// gives back.
+func (l *Log) segmentOf(pos uint64) (*segment, error) {
+	for index := l.geo.segment(pos); ; {
+		t := l.segments.Load()
+		switch {
+		case index < t.first:
+			return nil, removed(pos, l.geo.first(t.first))
+		case index >= t.end():
+			return nil, ErrClosed
+		}
+		if s := t.list[index-t.first]; s.acquire() {
+			return s, nil
+		} // it was taken out since the table was loaded: the next one says why
+	}
 }

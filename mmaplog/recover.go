@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/leasemq/leasemq/codec"
@@ -19,13 +18,15 @@ type Recovery struct {
 	Fresh        bool // there was no log
 	SegmentBytes int64
 	Segments     int
+	First        uint64 // position of the first record that is still there, or of the first there will be
+	From         uint64 // position at which replay began, as Options.Begin said; 0: the whole log was replayed
 	End          uint64 // position at which the log goes on
-	Records      int64  // good ones, the log's own included
+	Records      int64  // good ones that were replayed, the log's own included
 	Bytes        int64  // their length
-	LastEpoch    uint32 // of the last good record; these four are 0 if there was none
+	LastEpoch    uint32 // of the last good record, replayed or not; these four are 0 if there was none
 	LastLeaseMs  int64
 	LastWallMs   int64
-	Promise      uint64 // newest: what a record said was durable
+	Promise      uint64 // newest: what a record, or From, said was durable
 	CleanStop    bool   // the log ends with a CLEAN_STOP record and nothing behind it
 
 	BytesRewritten int64    // good bytes that may never have reached the disk
@@ -43,6 +44,7 @@ type Recovery struct {
 func (r *Recovery) log(logger *slog.Logger) {
 	logger.Info("log recovered",
 		slog.Bool("fresh", r.Fresh), slog.Bool("cleanStop", r.CleanStop),
+		slog.Uint64("first", r.First), slog.Uint64("from", r.From),
 		slog.Int64("records", r.Records), slog.Int64("bytes", r.Bytes), slog.Uint64("end", r.End),
 		slog.Uint64("lastEpoch", uint64(r.LastEpoch)), slog.Int64("bytesRewritten", r.BytesRewritten),
 		slog.Duration("took", r.Duration), slog.String("io", string(r.IO)), slog.String("ioWhy", r.IOWhy))
@@ -62,25 +64,30 @@ func (r *Recovery) log(logger *slog.Logger) {
 type recoverer struct {
 	l     *Log
 	r     *Recovery
-	files []File // read-only, by segment index
-	paths []string
+	files []segmentFile // segments first, first+1 ...
+	first uint64
+	start uint64 // position at which replay begins
 	chain chain
 	stop  scanStop
-	index uint64 // segment in which the log ends, or len(files) if it ends with the last file
+	index uint64 // segment in which the log ends, or end() if it ends with the last file
 	rest  []behind
 }
+
+// end is the number of the segment behind the last file.
+func (v *recoverer) end() uint64 { return v.first + uint64(len(v.files)) }
 
 func (l *Log) recover(replay func(Record) error) (err error) {
 	v := recoverer{l: l, r: &l.recovery}
 	defer func() {
 		if err != nil {
 			for _, f := range v.files {
-				f.Close()
+				f.file.Close()
 			}
 		}
 	}()
 	for _, step := range []func() error{
 		v.openFiles,
+		v.begin,
 		func() error { return v.findEnd(replay) },
 		v.lookBehind,
 		v.syncNames,
@@ -92,133 +99,109 @@ func (l *Log) recover(replay func(Record) error) (err error) {
 			return err
 		}
 	}
+	h := v.chain.last
+	l.section = section{epoch: h.Epoch, leaseMs: h.LeaseMs, wallMs: h.WallMs, last: h.Position, lastCRC: h.CRC}
 	l.segMu.Lock()
 	defer l.segMu.Unlock()
+	l.segments.Store(&segmentTable{first: v.first})
 	for i, f := range v.files {
-		l.addSegment(newSegment(uint64(i), v.paths[i], f))
+		l.addSegment(newSegment(v.first+uint64(i), f.path, f.file))
 	}
-	l.segmentsExist(uint64(len(v.files)))
-	v.r.Segments = len(v.files)
-	v.r.NextMissing = len(v.files) > 0 && v.index == uint64(len(v.files))
+	l.segmentsExist(v.end())
+	v.r.Segments, v.r.First = len(v.files), l.First()
+	v.r.NextMissing = len(v.files) > 0 && v.index == v.end()
 	return nil
 }
 
-// openFiles lists the directory, removes unfinished segments, and checks names, sizes and headers.
+// openFiles lists the directory, checks names, sizes and headers, and removes unfinished segments. The oldest
+// segments may be gone: begin asks for a snapshot then.
 func (v *recoverer) openFiles() error {
 	fs, dir := v.l.o.FS, v.l.dir
-	names, err := fs.ReadDir(dir)
+	bases, unfinished, err := listDirectory(fs, dir)
 	if err != nil {
-		return fmt.Errorf("mmaplog: %w", err)
+		return err
 	}
-	var bases []uint64
-	for _, name := range names {
-		if base, ok := parseSegmentName(name); ok {
-			bases = append(bases, base)
-		} else if strings.HasSuffix(name, tmpSuffix) {
-			if err := fs.Remove(filepath.Join(dir, name)); err != nil {
-				return fmt.Errorf("mmaplog: unfinished file of an earlier start: %w", err)
-			}
-			v.r.TempRemoved = append(v.r.TempRemoved, name)
-		}
-	}
-	slices.Sort(bases)
-	configured := v.l.o.SegmentBytes
-	size := cmp.Or(configured, defaultSegmentBytes)
-	v.r.Fresh = len(bases) == 0
-	for i, base := range bases {
-		path := filepath.Join(dir, segmentName(base))
-		f, err := fs.OpenFile(path, os.O_RDONLY, 0)
-		if err != nil {
-			return fmt.Errorf("mmaplog: %w", err)
-		}
-		v.files, v.paths = append(v.files, f), append(v.paths, path)
-		stored, err := v.checkFile(f, path, base)
+	for _, base := range bases {
+		f, err := openSegmentFile(fs, dir, base)
 		if err != nil {
 			return err
 		}
-		if i == 0 {
-			size = stored
-			if configured != 0 && configured != stored {
-				v.l.o.Logger.Warn("the data directory keeps the segment size that it was made with",
-					slog.Int64("segmentBytes", stored), slog.Int64("configured", configured))
-			}
+		v.files = append(v.files, f)
+	}
+	configured := v.l.o.SegmentBytes
+	size := cmp.Or(configured, defaultSegmentBytes)
+	v.r.Fresh = len(v.files) == 0
+	if !v.r.Fresh {
+		if err := firstProblem(v.files, v.files[0].segmentBytes); err != nil {
+			return err
 		}
-		expected := uint64(i) * uint64(size)
-		if stored != size || base != expected {
-			return &DamageError{File: filepath.Join(dir, segmentName(expected)), Position: expected,
-				What: fmt.Sprintf("the segment is missing, though there is a later one, %s (%d bytes a segment)", segmentName(base), stored)}
+		size = v.files[0].segmentBytes
+		if configured != 0 && configured != size {
+			v.l.o.Logger.Warn("the data directory keeps the segment size that it was made with",
+				slog.Int64("segmentBytes", size), slog.Int64("configured", configured))
 		}
 	}
 	v.l.geo = geometry{segmentBytes: uint64(size)}
 	v.r.SegmentBytes = size
+	if !v.r.Fresh {
+		v.first = v.l.geo.segment(v.files[0].base)
+	}
+	for _, name := range unfinished {
+		if err := fs.Remove(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("mmaplog: unfinished file of an earlier start: %w", err)
+		}
+		v.r.TempRemoved = append(v.r.TempRemoved, name)
+	}
 	return nil
 }
 
-func (v *recoverer) checkFile(f File, path string, base uint64) (segmentBytes int64, err error) {
-	damage := func(what string) error { return &DamageError{File: path, Position: base, What: what} }
-	size, err := f.Size()
-	if err != nil {
-		return 0, fmt.Errorf("mmaplog: %w", err)
-	}
-	if size < segmentHeaderBytes {
-		return 0, damage(fmt.Sprintf("the file has %d bytes, not even a segment header", size))
-	}
-	var head [segmentHeaderBytes]byte
-	if _, err := f.ReadAt(head[:], 0); err != nil {
-		return 0, fmt.Errorf("mmaplog: read %s: %w", path, err)
-	}
-	segmentBytes, stored, err := parseSegmentHeader(head[:])
-	switch {
-	case err != nil:
-		return 0, damage(err.Error())
-	case stored != base:
-		return 0, damage(fmt.Sprintf("the header belongs to the segment at position %d", stored))
-	case size != segmentBytes:
-		return 0, damage(fmt.Sprintf("the file has %d bytes, a segment has %d", size, segmentBytes))
-	}
-	return segmentBytes, nil
+func (v *recoverer) scanOf(index uint64, buf []byte) segmentScan {
+	return v.files[index-v.first].scan(int64(v.l.geo.segmentBytes), buf)
 }
 
-func (v *recoverer) scanOf(i uint64, buf []byte) segmentScan {
-	return segmentScan{file: v.files[i], path: v.paths[i], base: v.l.geo.base(i), size: int64(v.l.geo.segmentBytes), buf: buf}
+// path is that of the segment with a number.
+func (v *recoverer) path(index uint64) string {
+	return filepath.Join(v.l.dir, segmentName(v.l.geo.base(index)))
 }
 
-// findEnd replays from the first record to the last good one.
+// findEnd replays from where begin said to the last good record.
 func (v *recoverer) findEnd(replay func(Record) error) error {
 	var buf []byte
-	for v.index = 0; v.index < uint64(len(v.files)); v.index++ {
+	v.r.End = v.start
+	for v.index = v.l.geo.segment(v.start); v.index < v.end(); v.index++ {
 		s := v.scanOf(v.index, buf)
-		stop, err := s.run(&v.chain, segmentHeaderBytes, replay)
+		stop, err := s.run(&v.chain, v.l.geo.offset(v.r.End), replay)
 		if err != nil {
 			return err
 		}
 		v.stop, buf = stop, s.buf
+		v.r.End = v.l.geo.base(v.index) + uint64(stop.off)
+		if stop.wrong {
+			return &DamageError{File: s.path, Offset: stop.off, Position: v.r.End, What: stop.why}
+		}
 		if !stop.ended {
 			break
 		}
-	}
-	v.r.End = v.l.geo.first(v.index)
-	if v.index < uint64(len(v.files)) {
-		v.r.End = v.l.geo.base(v.index) + uint64(v.stop.off)
+		v.r.End = v.l.geo.first(v.index + 1)
 	}
 	c := &v.chain
 	v.r.Records, v.r.Bytes, v.r.Promise = c.records, c.bytes, c.promise
-	v.r.LastEpoch, v.r.LastLeaseMs, v.r.LastWallMs = c.epoch, c.leaseMs, c.wallMs
+	v.r.LastEpoch, v.r.LastLeaseMs, v.r.LastWallMs = c.last.Epoch, c.last.LeaseMs, c.last.WallMs
 	return nil
 }
 
 // lookBehind tells a torn tail from damage: if anything behind the end knows of durable bytes behind it,
 // the end is a hole.
 func (v *recoverer) lookBehind() error {
-	v.r.CleanStop = v.chain.last == codec.TypeCleanStop
+	v.r.CleanStop = v.chain.last.Type == codec.TypeCleanStop
 	var promise uint64
-	for i := v.index; i < uint64(len(v.files)); i++ {
+	for i := v.index; i < v.end(); i++ {
 		s := v.scanOf(i, nil)
 		from := int64(segmentHeaderBytes)
 		if i == v.index {
 			from = v.stop.off
 		}
-		b, err := s.look(from)
+		b, err := s.look(from, noRecord)
 		if err != nil {
 			return err
 		}
@@ -231,11 +214,8 @@ func (v *recoverer) lookBehind() error {
 	if promise <= v.r.End {
 		return nil
 	}
-	what := v.stop.why
-	if what == "" {
-		what = "the records stop"
-	}
-	return &DamageError{File: v.paths[v.index], Offset: v.stop.off, Position: v.r.End, Promise: promise, What: what}
+	return &DamageError{File: v.path(v.index), Offset: v.stop.off, Position: v.r.End, Promise: promise,
+		What: cmp.Or(v.stop.why, "the records stop")}
 }
 
 // syncNames makes the names of the segments durable. One that a broker renamed and died before the
@@ -250,7 +230,7 @@ func (v *recoverer) syncNames() error {
 // rewrite writes everything again that no promise covers: a page that never reached the disk can look
 // good, read from memory, and its write error may have been reported to a process that is gone.
 func (v *recoverer) rewrite() error {
-	from := max(v.r.Promise, v.l.geo.first(0))
+	from := max(v.r.Promise, v.l.geo.first(v.first))
 	buf := make([]byte, min(1<<20, v.r.End-min(from, v.r.End)))
 	for from < v.r.End {
 		index := v.l.geo.segment(from)
@@ -261,7 +241,7 @@ func (v *recoverer) rewrite() error {
 		err := v.change(index, func(f File) error {
 			for off, end := v.l.geo.offset(from), v.l.geo.offset(from)+int64(to-from); off < end; {
 				b := buf[:min(int64(len(buf)), end-off)]
-				if _, err := v.files[index].ReadAt(b, off); err != nil {
+				if _, err := v.files[index-v.first].file.ReadAt(b, off); err != nil {
 					return err
 				}
 				if _, err := f.WriteAt(b, off); err != nil {
@@ -272,7 +252,7 @@ func (v *recoverer) rewrite() error {
 			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("mmaplog: rewrite the end of the log in %s: %w", v.paths[index], err)
+			return fmt.Errorf("mmaplog: rewrite the end of the log in %s: %w", v.path(index), err)
 		}
 		v.r.BytesRewritten += int64(to - from)
 		from = to
@@ -299,7 +279,7 @@ func (v *recoverer) clear() error {
 		}
 		err := v.change(index, func(f File) error { return f.ZeroRange(from, int64(v.l.geo.segmentBytes)-from) })
 		if err != nil {
-			return fmt.Errorf("mmaplog: clear %s behind byte %d: %w", v.paths[index], from, err)
+			return fmt.Errorf("mmaplog: clear %s behind byte %d: %w", v.path(index), from, err)
 		}
 	}
 	return nil
@@ -307,7 +287,7 @@ func (v *recoverer) clear() error {
 
 // change opens a segment for writing, lets do write, and makes that durable.
 func (v *recoverer) change(index uint64, do func(File) error) error {
-	f, err := v.l.o.FS.OpenFile(v.paths[index], os.O_RDWR, 0)
+	f, err := v.l.o.FS.OpenFile(v.path(index), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -325,32 +305,32 @@ func (v *recoverer) change(index uint64, do func(File) error) error {
 // one first: interrupted anywhere, no segment is missing in the middle. Segments without a single byte were
 // only prepared, and stay.
 func (v *recoverer) moveAside() error {
-	keep := uint64(len(v.files))
+	keep := v.end()
 	for i, b := range v.rest {
 		if i > 0 && b.used != noOffset {
 			keep = v.index + uint64(i)
 			break
 		}
 	}
-	if keep == uint64(len(v.files)) {
+	if keep == v.end() {
 		return nil
 	}
 	names, err := v.l.o.FS.ReadDir(v.l.dir)
 	if err != nil {
 		return fmt.Errorf("mmaplog: %w", err)
 	}
-	for i := uint64(len(v.files)); i > keep; i-- {
-		path := v.paths[i-1]
-		aside := asideName(filepath.Base(path), names)
-		err := v.l.o.FS.Rename(path, filepath.Join(v.l.dir, aside))
+	for v.end() > keep {
+		f := v.files[len(v.files)-1]
+		aside := asideName(filepath.Base(f.path), names)
+		err := v.l.o.FS.Rename(f.path, filepath.Join(v.l.dir, aside))
 		if err == nil {
 			err = v.l.o.FS.SyncDir(v.l.dir)
 		}
 		if err != nil {
 			return fmt.Errorf("mmaplog: move a segment behind the end of the log aside: %w", err)
 		}
-		v.files[i-1].Close()
-		v.files, v.paths = v.files[:i-1], v.paths[:i-1]
+		f.file.Close()
+		v.files = v.files[:len(v.files)-1]
 		v.r.Aside = append(v.r.Aside, aside)
 	}
 	return nil

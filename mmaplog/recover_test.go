@@ -304,7 +304,8 @@ func TestDamagedDirectory(t *testing.T) {
 			if !ok || got.File != damage.file {
 				t.Fatalf("error %v", err)
 			}
-			for _, part := range []string{damage.says, damage.file, "Copy the data directory", "restore the file from a backup"} {
+			for _, part := range []string{damage.says, damage.file, "Copy the data directory", "`leasemq log verify`", "`leasemq log repair`",
+				"restore the file from a backup"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("%q is not in %q", part, err)
 				}

@@ -54,7 +54,7 @@ func FuzzScan(f *testing.F) {
 			t.Fatalf("stopped at %d, the records end at %d", stop.off, next)
 		}
 		if err == nil && int64(next) < int64(len(data)) {
-			b, err := s.look(int64(next))
+			b, err := s.look(int64(next), noRecord)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,15 +3,14 @@ package mmaplog
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"sync/atomic"
 )
 
 // segment is one file of the log, as readers see it: a read-only file that many may read at once.
 //
-// It is reference counted, so that it can be closed while readers come: the log holds one reference, each
-// read one more.
+// It is reference counted, so that it can be closed or removed while readers come: the log holds one reference,
+// each read one more.
 type segment struct {
 	index uint64
 	path  string
@@ -25,7 +24,7 @@ func newSegment(index uint64, path string, file File) *segment {
 	return s
 }
 
-// acquire takes a reference; false if the segment was closed.
+// acquire takes a reference; false if the segment was closed or removed.
 func (s *segment) acquire() bool {
 	for {
 		n := s.refs.Load()
@@ -46,16 +45,7 @@ func (s *segment) release() {
 }
 
 // readAt fills dst from the file, waiting for the disk if need be.
-func (s *segment) readAt(dst []byte, off int64) error {
-	n, err := s.file.ReadAt(dst, off)
-	if n == len(dst) {
-		return nil
-	}
-	if err == nil || err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return fmt.Errorf("mmaplog: read %s at %d: %w", s.path, off, err)
-}
+func (s *segment) readAt(dst []byte, off int64) error { return readFull(s.file, s.path, dst, off) }
 
 // readNoWait fills dst with what is in memory; false if not all of it is.
 func (s *segment) readNoWait(dst []byte, off int64) (bool, error) {
@@ -71,6 +61,14 @@ func (s *segment) readNoWait(dst []byte, off int64) (bool, error) {
 	}
 	return true, nil
 }
+
+// segmentTable is the row of segments that can be read. A table is never changed, only replaced by another.
+type segmentTable struct {
+	first uint64 // number of the oldest segment
+	list  []*segment
+}
+
+func (t *segmentTable) end() uint64 { return t.first + uint64(len(t.list)) }
 
 // feeder is the writing side of a segment. There are two kinds with the same rules, and the same tests
 // run on both:

@@ -18,6 +18,7 @@ type Stats struct {
 	PopulatedBytes        int64
 	PopulateTime          time.Duration
 	SegmentsMade          int64
+	SegmentsRemoved       int64
 
 	Segments      int
 	RingUsed      int64 // appended and not written
@@ -35,7 +36,7 @@ type counters struct {
 	flushNanos, flushMaxNanos                atomic.Int64
 	boundWaits, segmentWaits                 atomic.Int64
 	populates, populatedBytes, populateNanos atomic.Int64
-	segmentsMade                             atomic.Int64
+	segmentsMade, segmentsRemoved            atomic.Int64
 	dirtySince                               atomic.Int64 // unix nanoseconds; means something while written > synced
 }
 
@@ -68,10 +69,12 @@ func (l *Log) Stats() Stats {
 		PopulatedBytes: c.populatedBytes.Load(),
 		PopulateTime:   time.Duration(c.populateNanos.Load()),
 		SegmentsMade:   c.segmentsMade.Load(),
-		Segments:       len(*l.segments.Load()),
+		Segments:       len(l.segments.Load().list),
 		UnsyncedLimit:  l.unsynced.limit.Load(),
 		DiskRate:       l.unsynced.rate.Load(),
 		DiskFull:       l.DiskFull(),
+
+		SegmentsRemoved: c.segmentsRemoved.Load(),
 	}
 	s.RingUsed = int64(s.Appended - s.Written)
 	s.Unsynced = int64(s.Written - s.Synced)

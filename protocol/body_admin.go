@@ -13,23 +13,25 @@ var (
 )
 
 func (m *CreateTopicRequest) Append(dst []byte) []byte {
-	return appendShort(appendU16(dst, m.Queues), m.Name)
+	return appendShort(appendU32(appendU16(dst, m.Queues), m.UniqueKeyMs), m.Name)
 }
 
 func (m *CreateTopicRequest) Decode(b []byte) error {
 	r := reader{b: b, body: "CREATE_TOPIC request"}
 	m.Queues = r.u16("queues")
+	m.UniqueKeyMs = r.u32("unique key ms")
 	r.text("name", MaxWireNameBytes, &m.Name)
 	return r.done()
 }
 
 func (m *UpdateTopicRequest) Append(dst []byte) []byte {
-	return appendShort(appendU16(dst, m.Queues), m.Name)
+	return appendShort(appendU32(appendU16(dst, m.Queues), m.UniqueKeyMs), m.Name)
 }
 
 func (m *UpdateTopicRequest) Decode(b []byte) error {
 	r := reader{b: b, body: "UPDATE_TOPIC request"}
 	m.Queues = r.u16("queues")
+	m.UniqueKeyMs = r.u32("unique key ms")
 	r.text("name", MaxWireNameBytes, &m.Name)
 	return r.done()
 }
@@ -49,6 +51,8 @@ func (m *ListTopicsAnswer) Append(dst []byte) []byte {
 		dst = appendU32(dst, topic.ID)
 		dst = appendU16(dst, topic.Queues)
 		dst = appendU64(dst, topic.Messages)
+		dst = appendU64(dst, topic.Sent)
+		dst = appendU32(dst, topic.UniqueKeyMs)
 		dst = appendShort(dst, topic.Name)
 	}
 	return dst
@@ -56,23 +60,26 @@ func (m *ListTopicsAnswer) Append(dst []byte) []byte {
 
 func (m *ListTopicsAnswer) Decode(b []byte) error {
 	r := reader{b: b, body: "LIST_TOPICS answer"}
-	m.Topics = resize(m.Topics, r.count("topics", 15, 0))
+	m.Topics = resize(m.Topics, r.count("topics", 27, 0))
 	for i := range m.Topics {
 		r.entry("topics", i)
 		topic := &m.Topics[i]
 		topic.ID = r.u32("id")
 		topic.Queues = r.u16("queues")
 		topic.Messages = r.u64("messages")
+		topic.Sent = r.u64("sent")
+		topic.UniqueKeyMs = r.u32("unique key ms")
 		r.text("name", MaxWireNameBytes, &topic.Name)
 	}
 	return r.done()
 }
 
 // GroupRulesBytes is the length of encoded group rules.
-const GroupRulesBytes = 44
+const GroupRulesBytes = 52
 
 func (m *GroupRules) Append(dst []byte) []byte {
 	dst = appendU64(dst, m.MaxTotalMs)
+	dst = appendU64(dst, m.HoldMs)
 	dst = appendU32(dst, m.InvisibleMs)
 	dst = appendU32(dst, m.MaxInvisibleMs)
 	dst = appendU32(dst, m.HeartbeatMs)
@@ -94,6 +101,7 @@ func (m *GroupRules) Decode(b []byte) error {
 
 func (r *reader) rules(m *GroupRules) {
 	m.MaxTotalMs = r.u64("max total ms")
+	m.HoldMs = r.u64("hold ms")
 	m.InvisibleMs = r.u32("invisible ms")
 	m.MaxInvisibleMs = r.u32("max invisible ms")
 	m.HeartbeatMs = r.u32("heartbeat ms")
@@ -152,6 +160,7 @@ func (m *ListGroupsAnswer) Decode(b []byte) error {
 func (m *ShowGroupAnswer) Append(dst []byte) []byte {
 	dst = appendU32(dst, m.ID)
 	dst = appendU64(dst, m.Version)
+	dst = appendU64(dst, m.IdleMs)
 	dst = m.Rules.Append(dst)
 	dst = appendShort(dst, m.Name)
 	dst = appendU32(dst, m.SessionsLeftOff)
@@ -175,6 +184,7 @@ func (m *ShowGroupAnswer) Append(dst []byte) []byte {
 		dst = appendU64(dst, cursor.Waiting)
 		dst = appendU64(dst, cursor.Settled)
 		dst = appendU64(dst, cursor.Skipped)
+		dst = appendU64(dst, cursor.Dropped)
 		dst = appendShort(dst, cursor.Topic)
 	}
 	return dst
@@ -184,6 +194,7 @@ func (m *ShowGroupAnswer) Decode(b []byte) error {
 	r := reader{b: b, body: "SHOW_GROUP answer"}
 	m.ID = r.u32("id")
 	m.Version = r.u64("version")
+	m.IdleMs = r.u64("idle ms")
 	r.rules(&m.Rules)
 	r.text("name", MaxWireNameBytes, &m.Name)
 	m.SessionsLeftOff = r.u32("sessions left off")
@@ -199,7 +210,7 @@ func (m *ShowGroupAnswer) Decode(b []byte) error {
 	}
 	r.list = ""
 	m.CursorsLeftOff = r.u32("cursors left off")
-	m.Cursors = resize(m.Cursors, r.count("cursors", 51, 0))
+	m.Cursors = resize(m.Cursors, r.count("cursors", 59, 0))
 	for i := range m.Cursors {
 		r.entry("cursors", i)
 		cursor := &m.Cursors[i]
@@ -210,6 +221,7 @@ func (m *ShowGroupAnswer) Decode(b []byte) error {
 		cursor.Waiting = r.u64("waiting")
 		cursor.Settled = r.u64("settled")
 		cursor.Skipped = r.u64("skipped")
+		cursor.Dropped = r.u64("dropped")
 		r.text("topic", MaxWireNameBytes, &cursor.Topic)
 	}
 	return r.done()

@@ -95,6 +95,8 @@ func TestDocumentHasTheLimits(t *testing.T) {
 		"session timeout, least":                                            fmt.Sprintf("%d ms", MinSessionTimeoutMs),
 		"session timeout, most":                                             fmt.Sprintf("%d ms", MaxSessionTimeoutMs),
 		"heartbeat interval, least":                                         fmt.Sprintf("%d ms", MinHeartbeatMs),
+		"hold of a group, least":                                            fmt.Sprintf("%d ms", MinHoldMs),
+		"unique key time, most":                                             fmt.Sprintf("%d ms", MaxUniqueKeyMs),
 		"pop slots":                                                         fmt.Sprintf("0 to %d", MaxPopSlot),
 		"queues of a topic":                                                 fmt.Sprint(MaxQueuesPerTopic),
 		"leases of a group on a queue":                                      fmt.Sprint(MaxInFlightPerQueue),

@@ -31,6 +31,11 @@ const (
 	MaxSessionTimeoutMs = 5 * 60 * 1000
 	MinHeartbeatMs      = 50
 
+	MinHoldMs = 60 * 1000
+
+	DefaultUniqueKeyMs = 10 * 60 * 1000
+	MaxUniqueKeyMs     = 24 * 60 * 60 * 1000
+
 	MaxInFlightPerQueue = 10_000 // leases of one group on one queue
 
 	MaxPopSlot = 15

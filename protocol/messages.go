@@ -254,27 +254,32 @@ type PeekAnswer struct {
 
 // CreateTopicRequest makes a topic.
 type CreateTopicRequest struct {
-	Name   string
-	Queues uint16
+	Name        string
+	Queues      uint16
+	UniqueKeyMs uint32 // for how long a unique key deduplicates; 0: DefaultUniqueKeyMs
 }
 
-// UpdateTopicRequest adds queues; there are never fewer.
+// UpdateTopicRequest adds queues, there are never fewer, and sets for how long unique keys deduplicate. Zero fields leave what
+// there is.
 type UpdateTopicRequest struct {
-	Name   string
-	Queues uint16
+	Name        string
+	Queues      uint16
+	UniqueKeyMs uint32 // for messages that are sent from now on
 }
 
-// NameRequest is the body of DELETE_TOPIC, DELETE_GROUP and SHOW_GROUP.
+// NameRequest is the body of DELETE_TOPIC, PURGE_TOPIC, DELETE_GROUP and SHOW_GROUP.
 type NameRequest struct {
 	Name string
 }
 
 // TopicInfo is one topic.
 type TopicInfo struct {
-	Name     string
-	ID       uint32
-	Queues   uint16
-	Messages uint64 // ever sent
+	Name        string
+	ID          uint32
+	Queues      uint16
+	Messages    uint64 // that are there
+	Sent        uint64 // ever
+	UniqueKeyMs uint32
 }
 
 // ListTopicsAnswer is sorted by name.
@@ -312,9 +317,13 @@ type GroupRules struct {
 	MaxExpiries      uint8  // 5
 	MaxSessionLosses uint8  // 3
 	MaxInFlight      uint32 // leases per queue: 10,000
+	HoldMs           uint64 // how long the group holds data after its last session has ended: 7 days. HoldForever: always
 	Ordered          bool   // UNSUPPORTED
 	Assigned         bool   // UNSUPPORTED
 }
+
+// HoldForever in HoldMs: what the group has not settled stays however long it has no session.
+const HoldForever uint64 = 1<<64 - 1
 
 // UnlimitedTotal in MaxTotalMs asks for no cap in UPDATE_GROUP, where 0 means: what it was. The rules of
 // a group never hold it.
@@ -359,6 +368,7 @@ type CursorInfo struct {
 	Waiting uint64 // released or expired, not granted again
 	Settled uint64
 	Skipped uint64 // by the tag filter
+	Dropped uint64 // let go by retention before the group had settled them
 }
 
 // ShowGroupAnswer is one group, whole.
@@ -366,6 +376,7 @@ type ShowGroupAnswer struct {
 	Name     string
 	ID       uint32
 	Version  uint64
+	IdleMs   uint64 // for how long it has had no session
 	Rules    GroupRules
 	Sessions []SessionInfo
 	Cursors  []CursorInfo

@@ -94,6 +94,7 @@ var opcodeNames = [...]string{
 	OpUpdateTopic:     "UPDATE_TOPIC",
 	OpDeleteTopic:     "DELETE_TOPIC",
 	OpListTopics:      "LIST_TOPICS",
+	OpPurgeTopic:      "PURGE_TOPIC",
 	OpCreateGroup:     "CREATE_GROUP",
 	OpUpdateGroup:     "UPDATE_GROUP",
 	OpDeleteGroup:     "DELETE_GROUP",

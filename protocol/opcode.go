@@ -25,6 +25,7 @@ const (
 	OpUpdateTopic Opcode = 0x21
 	OpDeleteTopic Opcode = 0x22
 	OpListTopics  Opcode = 0x23
+	OpPurgeTopic  Opcode = 0x24
 	OpCreateGroup Opcode = 0x28
 	OpUpdateGroup Opcode = 0x29
 	OpDeleteGroup Opcode = 0x2a

@@ -10,6 +10,7 @@ const (
 	defaultMaxFailures      = 16
 	defaultMaxExpiries      = 5
 	defaultMaxSessionLosses = 3
+	defaultHoldMs           = 7 * 24 * 60 * 60 * 1000
 )
 
 // WithDefaults fills the zero fields of r with their defaults. Where a field that was set has a partner
@@ -35,6 +36,7 @@ func (r GroupRules) WithDefaults() GroupRules {
 	setDefault(&r.MaxExpiries, defaultMaxExpiries)
 	setDefault(&r.MaxSessionLosses, defaultMaxSessionLosses)
 	setDefault(&r.MaxInFlight, MaxInFlightPerQueue)
+	setDefault(&r.HoldMs, defaultHoldMs)
 	return r
 }
 
@@ -54,6 +56,7 @@ func (r GroupRules) Merge(old GroupRules) GroupRules {
 	setDefault(&r.MaxExpiries, old.MaxExpiries)
 	setDefault(&r.MaxSessionLosses, old.MaxSessionLosses)
 	setDefault(&r.MaxInFlight, old.MaxInFlight)
+	setDefault(&r.HoldMs, old.HoldMs)
 	r.Ordered = r.Ordered || old.Ordered
 	r.Assigned = r.Assigned || old.Assigned
 	return r.settled()
@@ -101,6 +104,9 @@ func (r GroupRules) Validate() error {
 		return err
 	}
 	if err := checkRange("max total", r.MaxTotalMs, MinInvisibleMs, UnlimitedTotal); err != nil {
+		return err
+	}
+	if err := checkRange("hold", r.HoldMs, MinHoldMs, HoldForever); err != nil {
 		return err
 	}
 	if err := checkRange("back-off min", uint64(r.BackOffMinMs), 1, MaxInvisibleMs); err != nil {

@@ -8,7 +8,7 @@ import (
 func TestDefaultRules(t *testing.T) {
 	want := GroupRules{
 		InvisibleMs: 30_000, MaxInvisibleMs: 21_600_000, MaxRenewals: 3, HeartbeatMs: 3000, SessionTimeoutMs: 10_000,
-		BackOffMinMs: 1000, BackOffMaxMs: 300_000, MaxFailures: 16, MaxExpiries: 5, MaxSessionLosses: 3, MaxInFlight: 10_000,
+		BackOffMinMs: 1000, BackOffMaxMs: 300_000, MaxFailures: 16, MaxExpiries: 5, MaxSessionLosses: 3, MaxInFlight: 10_000, HoldMs: 604_800_000,
 	}
 	if got := (GroupRules{}).WithDefaults(); got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -50,14 +50,14 @@ func TestOneRuleIsEnough(t *testing.T) {
 func TestMergeRules(t *testing.T) {
 	old := GroupRules{
 		InvisibleMs: 1, MaxInvisibleMs: 2, MaxRenewals: 3, MaxTotalMs: 4, HeartbeatMs: 5, SessionTimeoutMs: 6, BackOff: BackOffLevels,
-		BackOffMinMs: 8, BackOffMaxMs: 9, MaxFailures: 10, MaxExpiries: 11, MaxSessionLosses: 12, MaxInFlight: 13, Ordered: true, Assigned: true,
+		BackOffMinMs: 8, BackOffMaxMs: 9, MaxFailures: 10, MaxExpiries: 11, MaxSessionLosses: 12, MaxInFlight: 13, HoldMs: 14, Ordered: true, Assigned: true,
 	}
 	if got := (GroupRules{}).Merge(old); got != old {
 		t.Errorf("an empty update changes the rules to %+v", got)
 	}
 	new := GroupRules{
 		InvisibleMs: 21, MaxInvisibleMs: 22, MaxRenewals: 23, MaxTotalMs: 24, HeartbeatMs: 25, SessionTimeoutMs: 26, BackOff: BackOffFixed,
-		BackOffMinMs: 28, BackOffMaxMs: 29, MaxFailures: 30, MaxExpiries: 31, MaxSessionLosses: 32, MaxInFlight: 33, Ordered: true, Assigned: true,
+		BackOffMinMs: 28, BackOffMaxMs: 29, MaxFailures: 30, MaxExpiries: 31, MaxSessionLosses: 32, MaxInFlight: 33, HoldMs: HoldForever, Ordered: true, Assigned: true,
 	}
 	if got := new.Merge(old); got != new {
 		t.Errorf("a full update keeps something of the old rules: %+v", got)
@@ -91,6 +91,7 @@ func TestValidateRules(t *testing.T) {
 		"back-off of days":                {GroupRules{BackOffMaxMs: MaxInvisibleMs + 1}, Invalid, MaxInvisibleMs},
 		"back-off least beyond the most":  {GroupRules{BackOffMinMs: 2, BackOffMaxMs: 1}, Invalid, 1},
 		"back-off least beyond the limit": {GroupRules{BackOffMinMs: MaxInvisibleMs + 1}, Invalid, MaxInvisibleMs},
+		"hold":                            {GroupRules{HoldMs: MinHoldMs - 1}, Invalid, MinHoldMs},
 		"in flight":                       {GroupRules{MaxInFlight: MaxInFlightPerQueue + 1}, Invalid, MaxInFlightPerQueue},
 		"ordered":                         {GroupRules{Ordered: true}, Unsupported, 0},
 		"assigned":                        {GroupRules{Assigned: true}, Unsupported, 0},

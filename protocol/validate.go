@@ -134,14 +134,22 @@ func (m *CreateTopicRequest) Validate() error {
 	if err := CheckName("topic", m.Name); err != nil {
 		return err
 	}
-	return checkQueues(m.Queues)
+	if err := checkQueues(m.Queues); err != nil {
+		return err
+	}
+	return checkRange("unique key time", uint64(m.UniqueKeyMs), 1, MaxUniqueKeyMs)
 }
 
 func (m *UpdateTopicRequest) Validate() error {
 	if err := CheckExistingName("topic", m.Name); err != nil {
 		return err
 	}
-	return checkQueues(m.Queues)
+	if m.Queues != 0 || m.UniqueKeyMs == 0 {
+		if err := checkQueues(m.Queues); err != nil {
+			return err
+		}
+	}
+	return checkRange("unique key time", uint64(m.UniqueKeyMs), 1, MaxUniqueKeyMs)
 }
 
 func checkQueues(n uint16) error {

@@ -114,6 +114,9 @@ func TestValidateSettling(t *testing.T) {
 func TestValidateAdmin(t *testing.T) {
 	wantValid(t, "topic", &CreateTopicRequest{Name: "t", Queues: MaxQueuesPerTopic})
 	wantRefusal(t, "no queues", &CreateTopicRequest{Name: "t"}, Invalid, MaxQueuesPerTopic)
+	wantRefusal(t, "unique keys for longer than a day", &CreateTopicRequest{Name: "t", Queues: 1, UniqueKeyMs: MaxUniqueKeyMs + 1}, Invalid, MaxUniqueKeyMs)
+	wantValid(t, "a change of the unique key time alone", &UpdateTopicRequest{Name: "t", UniqueKeyMs: 1})
+	wantRefusal(t, "no change", &UpdateTopicRequest{Name: "t"}, Invalid, MaxQueuesPerTopic)
 	wantRefusal(t, "queues", &UpdateTopicRequest{Name: "t", Queues: MaxQueuesPerTopic + 1}, Invalid, MaxQueuesPerTopic)
 	wantRefusal(t, "reserved", &CreateTopicRequest{Name: "%DLQ%g", Queues: 1}, Invalid, 0)
 	wantValid(t, "more queues for a dead-letter topic", &UpdateTopicRequest{Name: "%DLQ%g", Queues: 2})

@@ -188,7 +188,7 @@ func vectors() []vector {
 	rules := GroupRules{
 		InvisibleMs: 30_000, MaxInvisibleMs: 21_600_000, MaxRenewals: 3, MaxTotalMs: 0x123456789a,
 		HeartbeatMs: 3000, SessionTimeoutMs: 10_000, BackOff: BackOffFixed, BackOffMinMs: 1000, BackOffMaxMs: 300_000,
-		MaxFailures: 16, MaxExpiries: 5, MaxSessionLosses: 4, MaxInFlight: 10_000,
+		MaxFailures: 16, MaxExpiries: 5, MaxSessionLosses: 4, MaxInFlight: 10_000, HoldMs: 604_800_000,
 	}
 	update := rules
 	update.BackOff, update.Ordered, update.Assigned = BackOffExponentialAgain, true, true
@@ -231,14 +231,16 @@ func vectors() []vector {
 		answer("RECALL", OpRecall, &ErrorBody{Message: "RECALL: not served by this broker"}).with(0, Unsupported),
 		request("PEEK", OpPeek, &PeekRequest{Topic: "%DLQ%billing", Queue: 5, Offset: 40, Max: 10}),
 		answer("PEEK", OpPeek, &PeekAnswer{Begin: 40, End: 42, Rows: []RecordRange{{0, uint32(len(record))}}, Records: record}),
-		request("CREATE_TOPIC", OpCreateTopic, &CreateTopicRequest{Name: "orders", Queues: 8}),
+		request("CREATE_TOPIC", OpCreateTopic, &CreateTopicRequest{Name: "orders", Queues: 8, UniqueKeyMs: 3_600_000}),
 		answer("CREATE_TOPIC", OpCreateTopic, nil),
-		request("UPDATE_TOPIC", OpUpdateTopic, &UpdateTopicRequest{Name: "orders", Queues: 16}),
+		request("UPDATE_TOPIC", OpUpdateTopic, &UpdateTopicRequest{Name: "orders", Queues: 16, UniqueKeyMs: 60_000}),
 		answer("UPDATE_TOPIC", OpUpdateTopic, nil),
 		request("DELETE_TOPIC", OpDeleteTopic, &NameRequest{Name: "orders"}),
 		answer("DELETE_TOPIC", OpDeleteTopic, nil),
+		request("PURGE_TOPIC", OpPurgeTopic, &NameRequest{Name: "orders"}),
+		answer("PURGE_TOPIC", OpPurgeTopic, nil),
 		request("LIST_TOPICS", OpListTopics, nil),
-		answer("LIST_TOPICS", OpListTopics, &ListTopicsAnswer{Topics: []TopicInfo{{Name: "invoices", ID: 2, Queues: 8, Messages: 17}, {Name: "orders", ID: 3, Queues: 16, Messages: 1 << 40}}}),
+		answer("LIST_TOPICS", OpListTopics, &ListTopicsAnswer{Topics: []TopicInfo{{Name: "invoices", ID: 2, Queues: 8, Messages: 17, Sent: 18, UniqueKeyMs: 600_000}, {Name: "orders", ID: 3, Queues: 16, Messages: 1 << 39, Sent: 1 << 40, UniqueKeyMs: 60_000}}}),
 		request("CREATE_GROUP", OpCreateGroup, &GroupRequest{Name: "billing", Rules: rules}),
 		answer("CREATE_GROUP", OpCreateGroup, nil),
 		request("UPDATE_GROUP", OpUpdateGroup, &GroupRequest{Name: "billing", Rules: update}),
@@ -249,9 +251,9 @@ func vectors() []vector {
 		answer("LIST_GROUPS", OpListGroups, &ListGroupsAnswer{Groups: []GroupSummary{{Name: "billing", ID: 4, Sessions: 2, Leased: 31, Waiting: 1}}}),
 		request("SHOW_GROUP", OpShowGroup, &NameRequest{Name: "billing"}),
 		answer("SHOW_GROUP", OpShowGroup, &ShowGroupAnswer{
-			Name: "billing", ID: 4, Version: 12, Rules: rules,
+			Name: "billing", ID: 4, Version: 12, IdleMs: 77, Rules: rules,
 			Sessions: []SessionInfo{{Session: session, ConsumerID: "host-3:9921", ClientInfo: "shop/1.4", Leases: 2, SilentMs: 812}},
-			Cursors:  []CursorInfo{{Topic: "orders", Queue: 5, Next: 41, End: 42, Leased: 2, Waiting: 1, Settled: 36, Skipped: 3}}, SessionsLeftOff: 1, CursorsLeftOff: 15,
+			Cursors:  []CursorInfo{{Topic: "orders", Queue: 5, Next: 41, End: 42, Leased: 2, Waiting: 1, Settled: 36, Skipped: 3, Dropped: 4}}, SessionsLeftOff: 1, CursorsLeftOff: 15,
 		}),
 		request("STATS", OpStats, nil),
 		answer("STATS", OpStats, &StatsAnswer{Stats: []Stat{{Name: "acks", Value: 1}, {Name: "messages_sent", Value: 1 << 33}}}),

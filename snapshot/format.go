@@ -111,6 +111,19 @@ func (e *DamagedError) Error() string {
 	return fmt.Sprintf("snapshot: %s is damaged at byte %d: %s", e.Path, e.Offset, e.What)
 }
 
+// RowError says that who read a snapshot refused one of its rows, though every checksum was right.
+type RowError struct {
+	Path   string
+	Offset int64 // of its block
+	Err    error
+}
+
+func (e *RowError) Error() string {
+	return fmt.Sprintf("snapshot: %s, block at byte %d: %v", e.Path, e.Offset, e.Err)
+}
+
+func (e *RowError) Unwrap() error { return e.Err }
+
 // VersionError says that a snapshot was written in a format that this program does not know.
 type VersionError struct {
 	Path         string

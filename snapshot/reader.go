@@ -23,7 +23,7 @@ func (s *Store) Head(position uint64) (Head, error) {
 
 // Read checks a snapshot as a whole and gives its rows to row, in order; a row is valid during the call. Blocks are
 // checked one by one before their rows are given out, so what was given out before an error is to be thrown away.
-// A *DamagedError says that the file is no good; any other is of reading it, or of row.
+// A *DamagedError says that the file is no good, a *RowError that row refused one; any other is of reading it.
 func (s *Store) Read(position uint64, row func(kind codec.RowKind, row []byte) error) (Head, error) {
 	r, err := s.open(position)
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *reader) rows(at int64, kind codec.RowKind, b []byte, n uint32, row func
 		}
 		size := int(binary.LittleEndian.Uint16(b))
 		if err := row(kind, b[2:2+size]); err != nil {
-			return fmt.Errorf("snapshot: %s, block at %d: %w", r.path, at, err)
+			return &RowError{Path: r.path, Offset: at, Err: err}
 		}
 		b = b[2+size:]
 	}

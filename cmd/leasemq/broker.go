@@ -35,6 +35,10 @@ type brokerFlags struct {
 	fsync, io       choice
 	segment         byteSize
 	level, logShape choice
+
+	retention                         time.Duration
+	retentionSize, hardSize, snapshot byteSize
+	watermark                         int
 }
 
 func (a *app) brokerCommand() *cobra.Command {
@@ -60,6 +64,11 @@ It logs to standard error. The line "listening on ADDR" says that clients can co
 	flags.Var(&f.fsync, "fsync", "always: what is answered is on disk. interval: a power loss may take the last 100 ms, a kill -9 nothing. never: for tests")
 	flags.Var(&f.io, "io", "how the log is written: mapped stores, staged pwrites, or what a probe at the directory's first start finds faster")
 	flags.Var(&f.segment, "segment-size", "bytes of a log file of a new data directory (default 256MiB); an old one keeps its own")
+	flags.DurationVar(&f.retention, "retention", 72*time.Hour, "how long messages stay that every group has settled; 0: for ever")
+	flags.Var(&f.retentionSize, "retention-size", "bytes of log above which they go earlier (default: no limit)")
+	flags.Var(&f.hardSize, "retention-hard-size", "bytes of log above which the oldest go though a group needs them; they are counted and logged (default: never)")
+	flags.Var(&f.snapshot, "snapshot-every", "bytes of log between two snapshots of the state, which a restart then replays at most (default 256MiB)")
+	flags.IntVar(&f.watermark, "watermark", 90, "how full the disk may be, in `PERCENT`, before sends are refused; 0: until it is")
 	flags.Var(&f.level, "log-level", "least severe lines that are logged")
 	flags.Var(&f.logShape, "log-format", "shape of the log lines")
 	return c
@@ -70,12 +79,20 @@ func (a *app) runBroker(ctx context.Context, f *brokerFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.retention < 0 || f.watermark < 0 || f.watermark > 100 {
+		return fmt.Errorf("--retention %v, --watermark %d: a duration and a percentage are needed", f.retention, f.watermark)
+	}
+	age := f.retention
+	if age == 0 {
+		age = -1
+	}
 	ballast := make([]byte, ballastBytes)
 	defer runtime.KeepAlive(ballast)
 	engine, err := broker.Open(broker.Options{
 		Dir: f.data, IO: mmaplog.IOMode(f.io.value), Fsync: mmaplog.Policy(f.fsync.value),
 		SegmentBytes: int64(f.segment), Logger: logger, Verify: os.Getenv(verifyEnv) == "1",
-		LockWait: lockWait,
+		LockWait: lockWait, Watermark: f.watermark, SnapshotBytes: int64(f.snapshot),
+		Retention: broker.Retention{Age: age, Bytes: int64(f.retentionSize), HardBytes: int64(f.hardSize)},
 	})
 	if err != nil {
 		return err

@@ -103,6 +103,7 @@ type cursorRow struct {
 	Waiting uint64 `json:"waiting"`
 	Settled uint64 `json:"settled"`
 	Skipped uint64 `json:"skipped"`
+	Dropped uint64 `json:"dropped"`
 }
 
 type groupShown struct {
