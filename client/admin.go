@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"math"
+	"time"
 
 	"github.com/leasemq/leasemq/protocol"
 )
@@ -15,27 +17,55 @@ type (
 	Stat         = protocol.Stat
 )
 
-// A create, update or delete whose answer was lost with its connection fails with ErrOutcomeUnknown: look with
+// TopicOptions are the settings of a topic.
+type TopicOptions struct {
+	// Queues is how many queues the topic has; there are never fewer than before.
+	Queues int
+	// UniqueKeyFor is for how long a unique key deduplicates (Message.UniqueKey), in whole milliseconds, up to a day;
+	// a change counts for messages that are sent from then on.
+	UniqueKeyFor time.Duration
+}
+
+// A create, update, purge or delete whose answer was lost with its connection fails with ErrOutcomeUnknown: look with
 // the list calls, which are repeated by themselves.
 
 // CreateTopic makes a topic of so many queues. A status of TOPIC_EXISTS says that the name is taken.
 func (c *Client) CreateTopic(ctx context.Context, name string, queues int) error {
-	n, err := wireQueues(protocol.OpCreateTopic, queues)
+	return c.CreateTopicWith(ctx, name, TopicOptions{Queues: queues})
+}
+
+// CreateTopicWith is CreateTopic with all settings. A zero UniqueKeyFor takes the default of 10 min.
+func (c *Client) CreateTopicWith(ctx context.Context, name string, o TopicOptions) error {
+	queues, uniqueKeyMs, err := o.wire(protocol.OpCreateTopic, 1)
 	if err != nil {
 		return err
 	}
-	request := protocol.CreateTopicRequest{Name: name, Queues: n}
+	request := protocol.CreateTopicRequest{Name: name, Queues: queues, UniqueKeyMs: uniqueKeyMs}
 	return c.admin(ctx, protocol.OpCreateTopic, request.Validate(), &request, nil)
 }
 
 // UpdateTopic gives a topic so many queues; there are never fewer than before.
 func (c *Client) UpdateTopic(ctx context.Context, name string, queues int) error {
-	n, err := wireQueues(protocol.OpUpdateTopic, queues)
+	if queues == 0 {
+		return invalidQueues(protocol.OpUpdateTopic, queues)
+	}
+	return c.UpdateTopicWith(ctx, name, TopicOptions{Queues: queues})
+}
+
+// UpdateTopicWith changes the settings of a topic. Zero fields stay what they were; one is needed.
+func (c *Client) UpdateTopicWith(ctx context.Context, name string, o TopicOptions) error {
+	queues, uniqueKeyMs, err := o.wire(protocol.OpUpdateTopic, 0)
 	if err != nil {
 		return err
 	}
-	request := protocol.UpdateTopicRequest{Name: name, Queues: n}
+	request := protocol.UpdateTopicRequest{Name: name, Queues: queues, UniqueKeyMs: uniqueKeyMs}
 	return c.admin(ctx, protocol.OpUpdateTopic, request.Validate(), &request, nil)
+}
+
+// PurgeTopic lets go of every message that a topic has now. Its queues go on at the offsets that they have, and what
+// groups hold of those messages under leases is void.
+func (c *Client) PurgeTopic(ctx context.Context, name string) error {
+	return c.admin(ctx, protocol.OpPurgeTopic, protocol.CheckExistingName("topic", name), &protocol.NameRequest{Name: name}, nil)
 }
 
 // DeleteTopic deletes a topic and its messages.
@@ -105,9 +135,17 @@ func (c *Client) admin(ctx context.Context, op protocol.Opcode, illegal error, r
 	return c.link.simple(ctx, op, 0, request, answer)
 }
 
-func wireQueues(op protocol.Opcode, n int) (uint16, error) {
-	if n < 1 || n > protocol.MaxQueuesPerTopic {
-		return 0, invalid(op, "%d queues, 1 to %d are legal", n, protocol.MaxQueuesPerTopic)
+// wire is o as the request has it.
+func (o *TopicOptions) wire(op protocol.Opcode, fewest int) (queues uint16, uniqueKeyMs uint32, err error) {
+	if o.Queues < fewest || o.Queues > protocol.MaxQueuesPerTopic {
+		return 0, 0, invalidQueues(op, o.Queues)
 	}
-	return uint16(n), nil
+	if d := o.UniqueKeyFor; d < 0 || d%time.Millisecond != 0 || d.Milliseconds() > math.MaxUint32 {
+		return 0, 0, invalid(op, "a unique-key time of %v, whole milliseconds up to a day are legal", d)
+	}
+	return uint16(o.Queues), uint32(o.UniqueKeyFor.Milliseconds()), nil
+}
+
+func invalidQueues(op protocol.Opcode, n int) error {
+	return invalid(op, "%d queues, 1 to %d are legal", n, protocol.MaxQueuesPerTopic)
 }

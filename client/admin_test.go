@@ -2,6 +2,7 @@ package client
 
 import (
 	"testing"
+	"time"
 
 	"github.com/leasemq/leasemq/protocol"
 )
@@ -24,8 +25,23 @@ func TestAdminCalls(t *testing.T) {
 		call(protocol.OpDeleteTopic, &name, nil, func() error { return c.DeleteTopic(ctx, "t") })
 		var group protocol.GroupRequest
 		call(protocol.OpCreateGroup, &group, nil, func() error { return c.CreateGroup(ctx, "g", GroupRules{MaxRenewals: 5}) })
+		call(protocol.OpPurgeTopic, &name, nil, func() error { return c.PurgeTopic(ctx, "p") })
+		if name.Name != "p" || create.UniqueKeyMs != 0 || update.UniqueKeyMs != 0 {
+			t.Errorf("got %+v, %+v, %+v", name, create, update)
+		}
+		call(protocol.OpDeleteTopic, &name, nil, func() error { return c.DeleteTopic(ctx, "t") })
 		if create.Queues != 4 || update.Name != "%DLQ%g" || name.Name != "t" || group.Name != "g" || group.Rules.MaxRenewals != 5 {
 			t.Errorf("got %+v, %+v, %+v, %+v", create, update, name, group)
+		}
+		call(protocol.OpCreateTopic, &create, nil, func() error {
+			return c.CreateTopicWith(ctx, "u", TopicOptions{Queues: 2, UniqueKeyFor: time.Hour})
+		})
+		call(protocol.OpUpdateTopic, &update, nil, func() error {
+			return c.UpdateTopicWith(ctx, "u", TopicOptions{UniqueKeyFor: time.Minute})
+		})
+		if create != (protocol.CreateTopicRequest{Name: "u", Queues: 2, UniqueKeyMs: 3_600_000}) ||
+			update != (protocol.UpdateTopicRequest{Name: "u", UniqueKeyMs: 60_000}) {
+			t.Errorf("got %+v, %+v", create, update)
 		}
 		call(protocol.OpUpdateGroup, &group, nil, func() error { return c.UpdateGroup(ctx, "g", GroupRules{MaxExpiries: 2}) })
 		call(protocol.OpDeleteGroup, &name, nil, func() error { return c.DeleteGroup(ctx, "g") })
@@ -63,6 +79,11 @@ func TestAdminCalls(t *testing.T) {
 			return err
 		})
 		for _, err := range []error{c.CreateTopic(ctx, "a b", 1), c.CreateTopic(ctx, "t", 0), c.UpdateTopic(ctx, "t", 70_000),
+			c.UpdateTopic(ctx, "t", 0), c.UpdateTopic(ctx, "t", -1), c.UpdateTopicWith(ctx, "t", TopicOptions{}),
+			c.CreateTopicWith(ctx, "t", TopicOptions{UniqueKeyFor: time.Hour}), c.PurgeTopic(ctx, "a b"),
+			c.CreateTopicWith(ctx, "t", TopicOptions{Queues: 1, UniqueKeyFor: 25 * time.Hour}),
+			c.UpdateTopicWith(ctx, "t", TopicOptions{UniqueKeyFor: time.Microsecond}),
+			c.UpdateTopicWith(ctx, "t", TopicOptions{UniqueKeyFor: -time.Second}),
 			c.DeleteTopic(ctx, ""), c.CreateGroup(ctx, "%g", GroupRules{}), c.DeleteGroup(ctx, "")} {
 			wantErr(t, err, ErrInvalid)
 		}

@@ -29,7 +29,7 @@ type async struct {
 	mu         sync.Mutex
 	maxPending int
 	pending    int
-	waiters    []*asyncWaiter // for room, first come first served
+	waiters    line // for room
 	lanes      map[laneKey]*lane
 	live       batchList
 	lastID     uint64
@@ -67,11 +67,6 @@ type asyncBatch struct {
 	err        error // it could not be submitted
 }
 
-type asyncWaiter struct {
-	size int
-	room chan struct{} // closed when the room is the waiter's
-}
-
 type asyncFlush struct {
 	upTo uint64 // the newest batch it waits for
 	done chan struct{}
@@ -86,9 +81,10 @@ func (a *async) init(maxPending int) {
 }
 
 // SendAsync hands m over and returns; done (which may be nil) is called once with the outcome. While too many
-// bytes are unanswered (ProducerOptions.MaxPending) it waits for room, at most as long as ctx lets it. On an
-// error m was not taken and done is not called. Messages of one topic that ask for the same queue, or for
-// none, are sent in the order in which they were taken.
+// bytes (ProducerOptions.MaxPending) or 65,536 messages are unanswered it waits for room, at most as long as ctx
+// lets it. On an error m was not taken and done is not called. Messages of one topic that ask for the same queue,
+// or for none, are sent in the order in which they were taken, and sent again in that order
+// (ProducerOptions.RetryFor) before what came behind them.
 //
 // Callbacks are called one at a time, on a goroutine of the producer. One that takes long delays the
 // others, and what is finished meanwhile gathers in memory; it may call SendAsync, but not Flush.
@@ -108,11 +104,11 @@ func (p *Producer) SendAsync(ctx context.Context, m *Message, done func(SendResu
 	a := &p.async
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.reserve(ctx, size); err != nil {
+	if err := p.reserve(ctx, size); err != nil {
 		return err
 	}
 	if p.link.ctx.Err() != nil {
-		a.giveBack(size)
+		p.unreserve(size)
 		return ErrClosed
 	}
 	key := laneKey{m.Topic, queue}
@@ -122,7 +118,7 @@ func (p *Producer) SendAsync(ctx context.Context, m *Message, done func(SendResu
 		a.lanes[key] = l
 	}
 	if err := p.gather(l, &x, size, done); err != nil {
-		a.giveBack(size)
+		p.unreserve(size)
 		return err
 	}
 	b := l.gathering
@@ -169,8 +165,7 @@ func (p *Producer) newAsyncBatch(l *lane, size int) *asyncBatch {
 	if l.inFlight > 0 {
 		room += asyncFullBytes
 	}
-	c := p.link.newCall(protocol.OpSend, p.flags, room)
-	c.answer = &c.send
+	c := p.newSend(room)
 	a.lastID++
 	b := &asyncBatch{lane: l, call: c, id: a.lastID}
 	if n := len(a.spare); n > 0 {
@@ -195,6 +190,10 @@ func (p *Producer) launch(l *lane) {
 	l.gathering = nil
 	l.inFlight++
 	putSendCount(b.call.frame.b, b.countAt, len(b.callbacks))
+	if p.id != 0 {
+		p.window.enter(b.call, len(b.callbacks))
+		putNumbers(b.call.frame.b[b.countAt+countBytes:], b.call.number)
+	}
 	if b.err = p.link.submit(b.call); b.err != nil {
 		p.retire(b)
 	}
@@ -215,6 +214,7 @@ func (p *Producer) answered(b *asyncBatch) {
 func (p *Producer) retire(b *asyncBatch) {
 	a := &p.async
 	b.lane.inFlight--
+	p.window.leave(b.call)
 	a.giveBack(b.size)
 	a.finished = append(a.finished, b)
 	if !a.delivering {
@@ -317,6 +317,28 @@ func (a *async) endFlushes() {
 	a.flushes = left
 }
 
+// reserve waits for room for one more message of so many bytes. It gives up mu while it waits.
+func (p *Producer) reserve(ctx context.Context, size int) error {
+	if p.id != 0 {
+		if err := p.window.promise(ctx, 1); err != nil {
+			return err
+		}
+	}
+	err := p.async.reserve(ctx, size)
+	if err != nil && p.id != 0 {
+		p.window.takeBack(1)
+	}
+	return err
+}
+
+// unreserve is for a message that had room and is not sent.
+func (p *Producer) unreserve(size int) {
+	if p.id != 0 {
+		p.window.takeBack(1)
+	}
+	p.async.giveBack(size)
+}
+
 // reserve waits for room for size more bytes; one message always has room when there is no other. It
 // gives up mu while it waits.
 func (a *async) reserve(ctx context.Context, size int) error {
@@ -324,24 +346,11 @@ func (a *async) reserve(ctx context.Context, size int) error {
 		a.pending += size
 		return nil
 	}
-	w := &asyncWaiter{size: size, room: make(chan struct{})}
-	a.waiters = append(a.waiters, w)
-	a.mu.Unlock()
-	select {
-	case <-w.room:
-		a.mu.Lock()
+	if a.waiters.wait(ctx, &a.mu, size) {
 		return nil
-	case <-ctx.Done():
 	}
-	a.mu.Lock()
-	for i := range a.waiters {
-		if a.waiters[i] == w {
-			a.waiters = append(a.waiters[:i], a.waiters[i+1:]...)
-			a.admit() // those behind it may need less
-			return fmt.Errorf("leasemq: SendAsync: %d bytes are unanswered, the limit is %d: %w", a.pending, a.maxPending, ctx.Err())
-		}
-	}
-	return nil // the room came first
+	a.admit() // those behind it may need less
+	return fmt.Errorf("leasemq: SendAsync: %d bytes are unanswered, the limit is %d: %w", a.pending, a.maxPending, ctx.Err())
 }
 
 func (a *async) hasRoom(size int) bool { return a.pending == 0 || a.pending+size <= a.maxPending }
@@ -352,11 +361,9 @@ func (a *async) giveBack(size int) {
 }
 
 func (a *async) admit() {
-	for len(a.waiters) > 0 && a.hasRoom(a.waiters[0].size) {
-		w := a.waiters[0]
-		a.waiters = a.waiters[1:]
-		a.pending += w.size
-		close(w.room)
+	for size, ok := a.waiters.next(); ok && a.hasRoom(size); size, ok = a.waiters.next() {
+		a.pending += size
+		a.waiters.letIn()
 	}
 }
 

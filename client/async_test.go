@@ -244,10 +244,11 @@ func TestFlush(t *testing.T) {
 	})
 }
 
-func TestAsyncLoss(t *testing.T) {
+// Without numbers nothing is sent again, and what had not left goes on the next connection.
+func TestAsyncLossWithoutNumbers(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {
 		c, p := b.client(Options{})
-		producer := c.Producer(ProducerOptions{})
+		producer := c.Producer(ProducerOptions{NotIdempotent: true})
 		var o outcomes
 		async1(t, producer, "t", "a", 10, &o)
 		p.expect(protocol.OpSend, nil)

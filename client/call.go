@@ -11,13 +11,13 @@ type lossRule uint8
 
 const (
 	lossRepeat  lossRule = iota // idempotent: repeated on the next connection
-	lossUnknown                 // ErrOutcomeUnknown, beside ErrConnectionLost
+	lossUnknown                 // ErrOutcomeUnknown, beside ErrConnectionLost; a SEND that may be sent again is, see retry.go
 )
 
 func lossOf(op protocol.Opcode) lossRule {
 	switch op {
 	case protocol.OpSend,
-		protocol.OpCreateTopic, protocol.OpUpdateTopic, protocol.OpDeleteTopic,
+		protocol.OpCreateTopic, protocol.OpUpdateTopic, protocol.OpPurgeTopic, protocol.OpDeleteTopic,
 		protocol.OpCreateGroup, protocol.OpUpdateGroup, protocol.OpDeleteGroup:
 		return lossUnknown
 	}
@@ -44,6 +44,7 @@ const (
 	callIdle     callState = iota // the caller's alone
 	callQueued                    // in one of the link's lists
 	callInFlight                  // in the link's pending map
+	callParked                    // in the link's parked list: to be sent again, or held back with what is
 	callFinished                  // answered or failed; about to be handed back
 )
 
@@ -62,12 +63,26 @@ type call struct {
 	notify func(*call)
 	// orphan is called when an abandoned call has been answered with OK, by the reader. It must not block.
 	orphan func(*call)
+	// retryFor is for how long after its first transmission a SEND is sent again; 0: never.
+	retryFor time.Duration
+	// over is called when the call has ended, before its owner hears of it and unless notify is set. It may block
+	// for a lock and for nothing else.
+	over func(*call)
+
+	// The producer's, guarded by its lock: see window.
+	number       uint64 // of its first message; 0: it is not in the window
+	older, newer *call
 
 	// Guarded by link.mu until finished.
 	state      callState
 	abandoned  bool
 	sent       bool // its bytes may have reached a broker
 	prev, next *call
+	turn       uint64    // its place among all that were submitted
+	retryUntil time.Time // set with sent
+	setback    error     // why its newest attempt came to nothing
+	doubt      bool      // an attempt may have been carried out
+	left       bool      // its owner has left while it was being answered: it is not sent again
 
 	// The outcome.
 	sentAt    time.Time // when its newest transmission began

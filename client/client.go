@@ -32,7 +32,7 @@ func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
 }
 
 // Close ends the client and returns when its goroutines have ended, but for callbacks of SendAsync. Calls that wait fail with ErrClosed; of
-// those that were sent, SEND and the changes of topics and groups with ErrOutcomeUnknown. Close does not
+// those that were sent, SEND and the changes of topics and groups with ErrOutcomeUnknown, also where they wait to be sent again. Close does not
 // flush: see Producer.Flush. It does not unregister: a session that is still open lives on at the broker
 // until its timeout; see Session.Close.
 func (c *Client) Close() error {

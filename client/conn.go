@@ -265,7 +265,7 @@ func (c *conn) read() error {
 			return err
 		}
 		c.settle(x, h, body)
-		c.link.finish(x)
+		c.link.answered(x)
 	}
 }
 

@@ -16,7 +16,7 @@
 // # Parts
 //
 //	Client     what Dial returns; hands out producers and sessions, carries the admin calls
-//	Producer   Send, SendBatch, SendAsync; encodes and compresses
+//	Producer   Send, SendBatch, SendAsync; encodes, compresses and numbers
 //	Session    one registration in a group; heartbeats, Pop, Ack, ChangeInvisible
 //	Delivery   one message under a lease
 //	Consumer   Run: sessions, pops, workers, renewals, acks, shutdown
@@ -37,10 +37,13 @@
 // A call waits for a connection as long as its context lets it. When a connection is lost the link
 // makes a new one in the background, with jittered back-off. What was unanswered on the lost one:
 //
-//	SEND, create, update, delete     fails with ErrOutcomeUnknown; never repeated
+//	create, update, purge, delete    fails with ErrOutcomeUnknown; never repeated
+//	SEND                             is repeated on the next connection, until ProducerOptions.RetryFor is over or its
+//	                                 context ends; then it fails with ErrOutcomeUnknown
+//	SEND of a NotIdempotent producer fails with ErrOutcomeUnknown; never repeated
 //	everything else                  is repeated on the next connection, until its context ends
 //
-// The last line is safe because those calls are idempotent: an ack names a lease by its receipt, a change of
+// Repeating is safe because those calls are idempotent: a message carries the id of its producer and a number, an ack names a lease by its receipt, a change of
 // the invisible time carries an ordinal, REGISTER a nonce, POP its number in a slot (pop id). A session is named in the body of each call, so
 // nothing is to be done for it on a new connection.
 //
@@ -48,10 +51,14 @@
 // credit until the answer comes. What a late answer brings is given back: messages that nobody waits for
 // are released, a session that nobody waits for is unregistered.
 //
+// A SEND that is answered with DRAINING, STORE_FAILED or INTERNAL is repeated on the next connection, too; until then all
+// SENDs that may be repeated are held back, so that none overtakes another. Other answers are final. See retry.go for the order
+// and for what is certain afterwards, and window.go for how far the numbers of a producer may lie apart.
+//
 // # Concurrency
 //
 // Client, Producer, Session and the methods of Delivery may be used by any number of goroutines. Client.mu and
-// async.mu are taken before link.mu; consumerRun.mu before Session.mu, which is held together with no other lock. Nothing
+// async.mu, which also guards the producer's window, are taken before link.mu; consumerRun.mu before Session.mu, which is held together with no other lock. Nothing
 // of the user's is called under a lock, and callbacks of SendAsync run on a goroutine that no other part of the client
 // depends on.
 //

@@ -10,12 +10,13 @@ import (
 )
 
 // EncodedBatch is a SEND request that was encoded once and is sent any number of times, as by a load
-// generator. It is in flight once at a time.
+// generator. It is in flight once at a time. Each time its messages are new ones, with new numbers.
 type EncodedBatch struct {
 	mu      sync.Mutex
 	frame   *frame
 	header  protocol.Header
 	entries int
+	countAt int
 }
 
 // Encode encodes messages of one topic and one queue, which must fit one request, for SendEncoded.
@@ -39,8 +40,7 @@ func (p *Producer) Encode(topic string, messages []*Message) (*EncodedBatch, err
 		header:  protocol.Header{Opcode: protocol.OpSend, Flags: p.flags},
 		entries: len(messages),
 	}
-	var countAt int
-	e.frame.b, countAt = appendSendHead(e.frame.b, topic, queue)
+	e.frame.b, e.countAt = appendSendHead(e.frame.b, topic, queue)
 	for _, m := range messages {
 		var x codec.Message
 		if err := p.stored(&x, m); err != nil {
@@ -50,7 +50,7 @@ func (p *Producer) Encode(topic string, messages []*Message) (*EncodedBatch, err
 			return nil, err
 		}
 	}
-	putSendCount(e.frame.b, countAt, e.entries)
+	putSendCount(e.frame.b, e.countAt, e.entries)
 	return e, nil
 }
 
@@ -66,8 +66,12 @@ func (p *Producer) SendEncoded(ctx context.Context, e *EncodedBatch, results []S
 	}
 	e.frame.retain()
 	c := p.link.callWith(e.header, e.frame)
-	c.answer = &c.send
-	owned, err := p.link.do(ctx, c)
+	p.ready(c)
+	c.over = p.over
+	owned, err := true, p.number(ctx, c, e.countAt+countBytes, e.entries)
+	if err == nil {
+		owned, err = p.link.do(ctx, c)
+	}
 	base := len(results)
 	results = append(results, make([]SendResult, e.entries)...)
 	out := results[base:]
@@ -82,6 +86,7 @@ func (p *Producer) SendEncoded(ctx context.Context, e *EncodedBatch, results []S
 		}
 	}
 	if owned {
+		p.leave(c)
 		p.link.free(c)
 	}
 	return results, firstError(out)

@@ -16,8 +16,9 @@ var (
 	ErrClosed = errors.New("leasemq: closed")
 	// ErrConnectionLost: the connection went while the call was unanswered. Wrapped beside it: why.
 	ErrConnectionLost = errors.New("leasemq: connection lost")
-	// ErrOutcomeUnknown: the call may have been carried out or not. A SEND is not repeated by the client,
-	// since the repetition may store the message twice.
+	// ErrOutcomeUnknown: the call may have been carried out or not, and the client does not repeat it. Of a SEND: not any
+	// more (ProducerOptions.RetryFor), or its message has fallen out of what the broker knows (SEQ_TOO_OLD). Whoever
+	// sends it once more may store it twice, unless it has a unique key.
 	ErrOutcomeUnknown = errors.New("leasemq: outcome unknown")
 
 	ErrInvalid         = errors.New("leasemq: invalid request")

@@ -30,13 +30,14 @@ func (l *limits) ordinary() int { return l.credit - min(l.credit/16, mostReserve
 //
 // Invariants:
 //
-//  1. A call is in exactly one of the lists (queued) or in pending (in flight), or in neither (idle,
+//  1. A call is in exactly one of the lists (queued, parked) or in pending (in flight), or in neither (idle,
 //     finished). Each submitted call is finished once, unless its owner takes it out of a list.
 //  2. unanswered is the sum of the frame lengths in pending, abandoned calls included: at most the credit, or
 //     one frame.
 //  3. pending holds calls of the current connection only. A lost connection is detached after its reader and
 //     its writer have ended, so that no goroutine reads a frame that a new connection puts a header into.
-//  4. Within a list calls leave in the order in which they came; urgent ones leave before others.
+//  4. Within a list calls leave in the order in which they came; urgent ones leave before others. A call that
+//     is sent again keeps its place: what is parked goes before ordinary, in the order of submission.
 //
 // mu guards the fields below it and the states of calls. Nothing is called and nothing blocks under it.
 type link struct {
@@ -62,6 +63,11 @@ type link struct {
 	closed     bool
 	urgent     callList
 	ordinary   callList
+	parked     callList // what waits for the next connection; see retry.go
+	holding    bool     // what may be sent again is parked at once, until there is another connection
+	turns      uint64   // given out
+	retryTimer *time.Timer
+	retryAt    time.Time // when retryTimer runs; zero: it does not
 	pending    map[uint64]*call
 	unanswered int
 	lastID     uint64
@@ -112,6 +118,13 @@ func (l *link) submit(c *call) error {
 		l.mu.Unlock()
 		return ErrClosed
 	}
+	l.turns++
+	c.turn = l.turns
+	if l.holding && c.retryFor > 0 {
+		l.park(c)
+		l.mu.Unlock()
+		return nil
+	}
 	c.state = callQueued
 	l.list(c).pushBack(c)
 	to := l.conn
@@ -131,6 +144,9 @@ func (l *link) fits(c *call) error {
 }
 
 func (l *link) list(c *call) *callList {
+	if c.state == callParked {
+		return &l.parked
+	}
 	if urgent(c.op()) {
 		return &l.urgent
 	}
@@ -164,21 +180,25 @@ func (l *link) abandon(why error, c *call) (owned bool, err error) {
 	op := c.op()
 	l.mu.Lock()
 	switch c.state {
-	case callQueued:
+	case callQueued, callParked:
 		l.list(c).remove(c)
 		c.state = callIdle
 		owned = true
 	case callInFlight:
 		c.abandoned = true
 	default:
+		c.left = true
 		l.mu.Unlock()
 		<-c.done
 		return true, c.err
 	}
-	sent, down := c.sent, l.down
+	// A call that waits to be sent again has left doubt or not; one in flight does.
+	doubt, setback, down := c.doubt || !owned, c.setback, l.down
 	l.mu.Unlock()
 	switch {
-	case sent && lossOf(op) == lossUnknown:
+	case doubt && setback != nil:
+		err = fmt.Errorf("leasemq: %s: %w (%w): %w", op, ErrOutcomeUnknown, setback, why)
+	case doubt && lossOf(op) == lossUnknown:
 		err = fmt.Errorf("leasemq: %s: %w: %w", op, ErrOutcomeUnknown, why)
 	case owned && down != nil:
 		err = fmt.Errorf("leasemq: %s: no connection to %s (%w): %w", op, l.addr, down, why)
@@ -220,6 +240,9 @@ func (l *link) take(to *conn, frames []*frame) []*frame {
 		l.lastID++
 		c.header.RequestID, c.header.BodyLen = l.lastID, uint32(n-protocol.HeaderBytes)
 		c.header.Put(c.frame.b)
+		if !c.sent {
+			c.retryUntil = now.Add(c.retryFor)
+		}
 		c.state, c.sent, c.sentAt = callInFlight, true, now
 		l.pending[l.lastID] = c
 		l.unanswered += n
@@ -257,10 +280,16 @@ func (l *link) finish(c *call) {
 		if c.orphan != nil && c.err == nil && c.status == protocol.OK {
 			c.orphan(c)
 		}
+		if c.over != nil {
+			c.over(c)
+		}
 		l.free(c)
 	case c.notify != nil:
 		c.notify(c)
 	default:
+		if c.over != nil {
+			c.over(c)
+		}
 		c.done <- struct{}{}
 	}
 }
@@ -343,12 +372,13 @@ func (l *link) attach(c *conn) bool {
 		return false
 	}
 	l.conn, l.down = c, nil
+	l.unpark()
 	for _, list := range []*callList{&l.urgent, &l.ordinary} {
 		for x, next := list.first, (*call)(nil); x != nil; x = next {
 			next = x.next
 			if err := l.fits(x); err != nil {
 				list.remove(x)
-				x.state, x.err = callFinished, err
+				x.state, x.err = callFinished, x.withDoubt(err)
 				refused = append(refused, x)
 			}
 		}
@@ -363,6 +393,7 @@ func (l *link) attach(c *conn) bool {
 // detach ends the use of c, whose goroutines have ended because of err, and decides about each call
 // that it leaves unanswered.
 func (l *link) detach(c *conn, err error) {
+	lost := fmt.Errorf("%w: %w", ErrConnectionLost, err)
 	l.mu.Lock()
 	l.conn, l.down = nil, err
 	open := make([]*call, 0, len(l.pending))
@@ -373,9 +404,15 @@ func (l *link) detach(c *conn, err error) {
 	slices.SortFunc(open, func(a, b *call) int { return cmp.Compare(b.header.RequestID, a.header.RequestID) })
 	clear(l.pending)
 	l.unanswered = 0
-	over := open[:0]
+	over, now := open[:0], time.Now()
 	for _, x := range open {
-		if lossOf(x.op()) == lossRepeat && !x.abandoned && !l.closed {
+		switch {
+		case x.abandoned || l.closed:
+		case x.retries(now):
+			x.doubt, x.setback = true, lost
+			l.park(x)
+			continue
+		case lossOf(x.op()) == lossRepeat:
 			x.state = callQueued
 			l.list(x).pushFront(x)
 			continue
@@ -384,7 +421,6 @@ func (l *link) detach(c *conn, err error) {
 		over = append(over, x)
 	}
 	l.mu.Unlock()
-	lost := fmt.Errorf("%w: %w", ErrConnectionLost, err)
 	slices.Reverse(over)
 	for _, x := range over {
 		if x.err = lost; lossOf(x.op()) == lossUnknown {
@@ -397,8 +433,11 @@ func (l *link) detach(c *conn, err error) {
 // failQueued ends the calls that still waited when the link was closed.
 func (l *link) failQueued() {
 	l.mu.Lock()
+	if l.retryTimer != nil {
+		l.retryTimer.Stop()
+	}
 	var over []*call
-	for _, list := range []*callList{&l.urgent, &l.ordinary} {
+	for _, list := range []*callList{&l.urgent, &l.parked, &l.ordinary} {
 		for !list.empty() {
 			x := list.first
 			list.remove(x)
@@ -408,10 +447,7 @@ func (l *link) failQueued() {
 	}
 	l.mu.Unlock()
 	for _, x := range over {
-		x.err = ErrClosed
-		if x.sent && lossOf(x.op()) == lossUnknown {
-			x.err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, ErrClosed)
-		}
+		x.err = x.withDoubt(ErrClosed)
 		l.finish(x)
 	}
 }

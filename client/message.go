@@ -21,10 +21,15 @@ type MessageID = codec.MessageID
 type Message struct {
 	Topic string // of Send and SendAsync; in SendBatch empty, or the batch's
 
-	Tag       string // subscriptions may filter by it; at most 255 bytes, as all of these
-	Key       string // chooses the queue, unless OrderKey does
-	OrderKey  string // messages of one order key go to one queue
-	UniqueKey string // the sender's own, for the deduplication of sends
+	Tag      string // subscriptions may filter by it; at most 255 bytes, as all of these
+	Key      string // chooses the queue, unless OrderKey does
+	OrderKey string // messages of one order key go to one queue
+
+	// UniqueKey is the sender's own name for what the message is about. For the topic's unique-key time (10 min
+	// unless the topic says otherwise) a second message of the topic with the same key is not stored: it gets the
+	// result of the first, with a nil error. That is all that it does: it is not an identity for consumers, and says
+	// nothing once the time is over.
+	UniqueKey string
 
 	Properties []Property // at most 64, and 16 KiB
 	Body       []byte     // at most 4 MiB as stored, 16 MiB before compression
@@ -63,6 +68,7 @@ func (p *Producer) stored(x *codec.Message, m *Message) error {
 	*x = codec.Message{
 		Tag: m.Tag, Key: m.Key, OrderKey: m.OrderKey, UniqueKey: m.UniqueKey,
 		Properties: m.Properties, Body: m.Body,
+		ProducerID: p.id, // the sequence is put when the request is submitted
 	}
 	if m.Delay != 0 || !m.DeliverAt.IsZero() {
 		if err := setDeliverAt(x, m); err != nil {
@@ -111,7 +117,7 @@ func ceilMs(d time.Duration) int64 {
 
 // entryBytes is about how many bytes m needs in a SEND frame; it may be too few.
 func entryBytes(m *Message) int {
-	n := 32 + len(m.Tag) + len(m.Key) + len(m.OrderKey) + len(m.UniqueKey) + len(m.Body)
+	n := 48 + len(m.Tag) + len(m.Key) + len(m.OrderKey) + len(m.UniqueKey) + len(m.Body)
 	for i := range m.Properties {
 		n += 3 + len(m.Properties[i].Name) + len(m.Properties[i].Value)
 	}
@@ -125,7 +131,7 @@ func entryBytes(m *Message) int {
 func appendSendHead(dst []byte, topic string, queue int32) (b []byte, countAt int) {
 	head := protocol.SendRequest{Topic: topic, Queue: queue}
 	dst = head.Append(dst)
-	return dst, len(dst) - 4
+	return dst, len(dst) - countBytes
 }
 
 // appendSendEntry adds one message. On an error dst is as it was.
@@ -138,6 +144,9 @@ func appendSendEntry(dst []byte, x *codec.Message) ([]byte, error) {
 	binary.LittleEndian.PutUint32(b[at:], uint32(len(b)-at-4))
 	return b, nil
 }
+
+// countBytes is the length of the count; the entries follow.
+const countBytes = 4
 
 func putSendCount(b []byte, countAt, n int) { binary.LittleEndian.PutUint32(b[countAt:], uint32(n)) }
 

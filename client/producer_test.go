@@ -176,7 +176,7 @@ func TestBatchOfMoreThanTheMostEntries(t *testing.T) {
 func TestSendRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {
 		c, p := b.client(Options{})
-		producer := c.Producer(ProducerOptions{})
+		producer := c.Producer(ProducerOptions{NotIdempotent: true})
 		for _, x := range []struct {
 			status protocol.Status
 			want   error
@@ -209,7 +209,7 @@ func TestSendRefused(t *testing.T) {
 func TestEncodedBatch(t *testing.T) {
 	bubble(t, func(t *testing.T, b *fakeBroker) {
 		c, p := b.client(Options{})
-		producer := c.Producer(ProducerOptions{})
+		producer := c.Producer(ProducerOptions{NotIdempotent: true})
 		e, err := producer.Encode("t", []*Message{{Key: "a"}, {Key: "b"}})
 		ok(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

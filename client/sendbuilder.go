@@ -35,7 +35,7 @@ type sendPart struct {
 }
 
 // add encodes message i into the open request.
-func (b *sendBuilder) add(i int, m *Message, all []*Message) error {
+func (b *sendBuilder) add(ctx context.Context, i int, m *Message, all []*Message) error {
 	if m.Topic != "" && m.Topic != b.topic {
 		return invalid(protocol.OpSend, "a message of topic %q in a batch of topic %q", m.Topic, b.topic)
 	}
@@ -47,7 +47,7 @@ func (b *sendBuilder) add(i int, m *Message, all []*Message) error {
 		return err
 	}
 	if b.open != nil && (queue != b.queue || b.entries == protocol.MaxSendEntries) {
-		b.seal(i)
+		b.seal(ctx, i)
 	}
 	if b.open == nil {
 		b.begin(i, queue, all[i:])
@@ -58,7 +58,7 @@ func (b *sendBuilder) add(i int, m *Message, all []*Message) error {
 		return err
 	}
 	if b.entries > 0 && len(f.b) > b.limits.sendTarget() {
-		b.move(i, queue, at, all[i:])
+		b.move(ctx, i, queue, at, all[i:])
 	}
 	b.entries++
 	return nil
@@ -72,26 +72,26 @@ func (b *sendBuilder) begin(i int, queue int32, rest []*Message) {
 			break
 		}
 	}
-	c := b.p.link.newCall(protocol.OpSend, b.p.flags, room+len(b.topic)+64)
-	c.answer = &c.send
+	c := b.p.newSend(room + len(b.topic) + 64)
+	c.over = b.p.over
 	c.frame.b, b.countAt = appendSendHead(c.frame.b, b.topic, queue)
 	b.open, b.queue, b.from, b.entries = c, queue, i, 0
 }
 
 // move takes the newest entry, which made the request too long, into a request of its own.
-func (b *sendBuilder) move(i int, queue int32, at int, rest []*Message) {
+func (b *sendBuilder) move(ctx context.Context, i int, queue int32, at int, rest []*Message) {
 	full := b.open.frame
 	full.retain() // its bytes are needed after it was submitted, and writing it does not change them
 	entry := full.b[at:]
 	full.b = full.b[:at]
-	b.seal(i)
+	b.seal(ctx, i)
 	b.begin(i, queue, rest)
 	b.open.frame.b = append(b.open.frame.b, entry...)
 	full.release()
 }
 
-// seal submits the open request, which ends before message to.
-func (b *sendBuilder) seal(to int) {
+// seal submits the open request, which ends before message to. It waits while there is no room in the window.
+func (b *sendBuilder) seal(ctx context.Context, to int) {
 	c := b.open
 	if c == nil {
 		return
@@ -102,7 +102,11 @@ func (b *sendBuilder) seal(to int) {
 		return
 	}
 	putSendCount(c.frame.b, b.countAt, b.entries)
-	b.parts = append(b.parts, sendPart{call: c, from: b.from, to: to, entries: b.entries, err: b.p.link.submit(c)})
+	err := b.p.number(ctx, c, b.countAt+countBytes, b.entries)
+	if err == nil {
+		err = b.p.link.submit(c)
+	}
+	b.parts = append(b.parts, sendPart{call: c, from: b.from, to: to, entries: b.entries, err: err})
 }
 
 // collect waits for part i and hands out its results.
@@ -128,6 +132,7 @@ func (b *sendBuilder) collect(ctx context.Context, i int) {
 		}
 	}
 	if owned {
+		b.p.leave(part.call)
 		b.p.link.free(part.call)
 	}
 }

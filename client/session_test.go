@@ -211,7 +211,10 @@ func TestHeartbeatOnASilentConnection(t *testing.T) {
 		defer cancel()
 		waits := []func() error{
 			going(func() error { _, err := s.Pop(ctx, PopOptions{Topic: "t", Await: time.Minute}); return err }),
-			going(func() error { _, err := c.Producer(ProducerOptions{}).Send(ctx, &Message{Topic: "t"}); return err }),
+			going(func() error {
+				_, err := c.Producer(ProducerOptions{NotIdempotent: true}).Send(ctx, &Message{Topic: "t"})
+				return err
+			}),
 		}
 		next := b.accept()
 		next.answer(next.expect(protocol.OpHeartbeat, nil), protocol.OK, &protocol.HeartbeatAnswer{})

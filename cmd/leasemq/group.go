@@ -103,13 +103,14 @@ type cursorRow struct {
 	Waiting uint64 `json:"waiting"`
 	Settled uint64 `json:"settled"`
 	Skipped uint64 `json:"skipped"`
-	Dropped uint64 `json:"dropped"`
+	Dropped uint64 `json:"dropped"` // let go by retention before they were settled
 }
 
 type groupShown struct {
 	Name            string       `json:"name"`
 	ID              uint32       `json:"id"`
 	Version         uint64       `json:"version"`
+	IdleMs          uint64       `json:"idle_ms"` // since it had a session
 	Rules           rulesShown   `json:"rules"`
 	Sessions        []sessionRow `json:"sessions"`
 	Cursors         []cursorRow  `json:"cursors"`
@@ -135,7 +136,7 @@ func (a *app) groupShow() *cobra.Command {
 
 func shown(info *client.GroupInfo) *groupShown {
 	g := &groupShown{
-		Name: info.Name, ID: info.ID, Version: info.Version, Rules: showRules(&info.Rules),
+		Name: info.Name, ID: info.ID, Version: info.Version, IdleMs: info.IdleMs, Rules: showRules(&info.Rules),
 		Sessions: make([]sessionRow, 0, len(info.Sessions)), Cursors: make([]cursorRow, 0, len(info.Cursors)),
 		SessionsLeftOff: info.SessionsLeftOff, CursorsLeftOff: info.CursorsLeftOff,
 	}
@@ -151,14 +152,16 @@ func shown(info *client.GroupInfo) *groupShown {
 func (g *groupShown) text(w io.Writer) {
 	fmt.Fprintf(w, "group %s\n", g.Name)
 	g.Rules.text(w)
+	fmt.Fprintf(w, "idle, without a session\t%s\n", spelled(g.IdleMs))
 	fmt.Fprintf(w, "\nSESSION\tCONSUMER\tCLIENT\tLEASES\tSILENT\n")
 	for _, s := range g.Sessions {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%v\n", s.Session, s.ConsumerID, s.ClientInfo, s.Leases, time.Duration(s.SilentMs)*time.Millisecond)
 	}
 	leftOff(w, g.SessionsLeftOff)
-	fmt.Fprintf(w, "\nTOPIC\tQUEUE\tNEXT\tEND\tLEASED\tWAITING\tSETTLED\tSKIPPED\n")
+	fmt.Fprintf(w, "\nTOPIC\tQUEUE\tNEXT\tEND\tLEASED\tWAITING\tSETTLED\tSKIPPED\tDROPPED\n")
 	for _, c := range g.Cursors {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", c.Topic, c.Queue, c.Next, c.End, c.Leased, c.Waiting, c.Settled, c.Skipped)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n",
+			c.Topic, c.Queue, c.Next, c.End, c.Leased, c.Waiting, c.Settled, c.Skipped, c.Dropped)
 	}
 	leftOff(w, g.CursorsLeftOff)
 }

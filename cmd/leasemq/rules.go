@@ -12,7 +12,7 @@ import (
 	"github.com/leasemq/leasemq/protocol"
 )
 
-// unlimited stands for no limit in --max-renewals and in what group show prints.
+// unlimited stands for no limit in --max-renewals and in what group show prints, and there also for holding for ever.
 const unlimited = -1
 
 // ruleFlags are the rules of a group as flags. One that is not given is left to the broker: its default, or
@@ -25,6 +25,42 @@ type ruleFlags struct {
 	maxRenewals                              int
 	maxFailures, maxExpiries, maxSessionLoss uint8
 	maxInFlight                              uint32
+	hold                                     holdTime
+}
+
+// holdTime is a flag that takes a duration or "forever".
+type holdTime struct{ ms uint64 } // as GroupRules.HoldMs has it
+
+const forever = "forever"
+
+func (h *holdTime) Type() string { return "duration|" + forever }
+
+func (h *holdTime) String() string {
+	switch h.ms {
+	case 0:
+		return ""
+	case protocol.HoldForever:
+		return forever
+	}
+	return spelled(h.ms)
+}
+
+func (h *holdTime) Set(s string) error {
+	if s == forever {
+		h.ms = protocol.HoldForever
+		return nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < protocol.MinHoldMs*time.Millisecond || d%time.Millisecond != 0 {
+		return fmt.Errorf("a duration of at least %s, in whole milliseconds, or %s is needed", spelled(protocol.MinHoldMs), forever)
+	}
+	h.ms = uint64(d.Milliseconds())
+	return nil
+}
+
+// spelled is a time in words.
+func spelled(ms uint64) string {
+	return (time.Duration(min(ms, math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond).String()
 }
 
 // backOffs are the words for protocol.BackOff, in its order.
@@ -45,12 +81,14 @@ func newRuleFlags(flags *pflag.FlagSet) *ruleFlags {
 	flags.Uint8Var(&f.maxExpiries, "max-expiries", 0, "the same for leases that expire (default 5; stored, not in force yet)")
 	flags.Uint8Var(&f.maxSessionLoss, "max-session-losses", 0, "the same for lost sessions (default 3; stored, not in force yet)")
 	flags.Uint32Var(&f.maxInFlight, "max-in-flight", 0, "leases of the group on one queue (default 10000)")
+	flags.Var(&f.hold, "hold", "how long the group holds what it has not settled after its last session has ended (default 168h)")
 	return f
 }
 
 func (f *ruleFlags) rules(flags *pflag.FlagSet) (client.GroupRules, error) {
 	r := client.GroupRules{
 		MaxFailures: f.maxFailures, MaxExpiries: f.maxExpiries, MaxSessionLosses: f.maxSessionLoss, MaxInFlight: f.maxInFlight,
+		HoldMs: f.hold.ms,
 	}
 	for _, x := range []struct {
 		name string
@@ -108,6 +146,7 @@ type rulesShown struct {
 	MaxExpiries      uint8  `json:"max_expiries"`
 	MaxSessionLosses uint8  `json:"max_session_losses"`
 	MaxInFlight      uint32 `json:"max_in_flight"`
+	HoldMs           int64  `json:"hold_ms"` // -1: for ever
 }
 
 func showRules(r *client.GroupRules) rulesShown {
@@ -116,6 +155,10 @@ func showRules(r *client.GroupRules) rulesShown {
 		HeartbeatMs: r.HeartbeatMs, SessionTimeoutMs: r.SessionTimeoutMs,
 		BackOffMinMs: r.BackOffMinMs, BackOffMaxMs: r.BackOffMaxMs,
 		MaxFailures: r.MaxFailures, MaxExpiries: r.MaxExpiries, MaxSessionLosses: r.MaxSessionLosses, MaxInFlight: r.MaxInFlight,
+		HoldMs: int64(min(r.HoldMs, math.MaxInt64)),
+	}
+	if r.HoldMs == protocol.HoldForever {
+		s.HoldMs = unlimited
 	}
 	if r.MaxRenewals == protocol.UnlimitedRenewals {
 		s.MaxRenewals = unlimited
@@ -127,13 +170,16 @@ func showRules(r *client.GroupRules) rulesShown {
 }
 
 func (s *rulesShown) text(w io.Writer) {
-	ms := func(n uint64) string { return (time.Duration(n) * time.Millisecond).String() }
-	renewals, total := fmt.Sprint(s.MaxRenewals), ms(s.MaxTotalMs)
+	ms := spelled
+	renewals, total, hold := fmt.Sprint(s.MaxRenewals), ms(s.MaxTotalMs), forever
 	if s.MaxRenewals == unlimited {
 		renewals = "any number"
 	}
 	if s.MaxTotalMs == 0 {
 		total = "no limit"
+	}
+	if s.HoldMs != unlimited {
+		hold = ms(uint64(s.HoldMs))
 	}
 	for _, row := range [][2]string{
 		{"invisible", ms(uint64(s.InvisibleMs))}, {"max invisible", ms(uint64(s.MaxInvisibleMs))},
@@ -141,7 +187,7 @@ func (s *rulesShown) text(w io.Writer) {
 		{"heartbeat", ms(uint64(s.HeartbeatMs))}, {"session timeout", ms(uint64(s.SessionTimeoutMs))},
 		{"back-off", fmt.Sprintf("%s, %s to %s", s.BackOff, ms(uint64(s.BackOffMinMs)), ms(uint64(s.BackOffMaxMs)))},
 		{"max failures, expiries, session losses", fmt.Sprintf("%d, %d, %d", s.MaxFailures, s.MaxExpiries, s.MaxSessionLosses)},
-		{"max in flight a queue", fmt.Sprint(s.MaxInFlight)},
+		{"max in flight a queue", fmt.Sprint(s.MaxInFlight)}, {"hold", hold},
 	} {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 	}

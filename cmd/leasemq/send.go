@@ -25,6 +25,7 @@ type sendFlags struct {
 	format      choice
 	topicTag    string
 	key         string
+	uniqueKey   string
 }
 
 func (a *app) sendCommand() *cobra.Command {
@@ -35,8 +36,13 @@ func (a *app) sendCommand() *cobra.Command {
 		Long: `Sends each line of a file, or of standard input, as a message: its bytes as they are, without the newline.
 The last line need not end with one. An empty line is an empty message.
 
-With --format jsonl each line is a JSON object with key, tag, order_key, properties (an object of strings), and body,
-or body_base64 for bytes that are no text; all may be missing. Blank lines are skipped.
+With --format jsonl each line is a JSON object with key, tag, order_key, unique_key, properties (an object of strings),
+and body, or body_base64 for bytes that are no text; all may be missing. Blank lines are skipped.
+
+--unique-key is for one message: an input of more lines is refused before anything is sent. While the broker knows
+the key (topic create --unique-for) another message with it is not stored, and the command ends as if it had been.
+
+A message whose answer was lost is sent again for as long as --timeout says; the broker does not store it twice.
 
 A topic that is missing is made, with 8 queues. The messages of one topic keep their order if they go to one
 queue: one key, one order_key, or --queue. The command ends when every message was acknowledged; if one
@@ -51,6 +57,7 @@ was not, it stops reading and says so by its exit code.`,
 	flags.Var(&f.format, "format", "lines: a line is a body. jsonl: a line is a JSON object")
 	flags.StringVar(&f.topicTag, "tag", "", "tag of the messages, where the input names none")
 	flags.StringVar(&f.key, "key", "", "key of the messages, where the input names none; one key goes to one queue")
+	flags.StringVar(&f.uniqueKey, "unique-key", "", "unique key of the message, where the input names none; the input is one message")
 	c.MarkFlagRequired("topic")
 	return c
 }
@@ -94,7 +101,7 @@ func (a *app) runSend(ctx context.Context, f *sendFlags) error {
 		return err
 	}
 	defer c.Close()
-	s := &sending{flags: f, producer: c.Producer(client.ProducerOptions{Create: true})}
+	s := &sending{flags: f, producer: c.Producer(client.ProducerOptions{Create: true, RetryFor: a.timeout})}
 	if f.queue >= 0 {
 		s.queue = &f.queue
 	}
@@ -121,6 +128,9 @@ func (s *sending) read(ctx context.Context, input io.Reader) error {
 		most *= jsonLineFactor
 	}
 	lines := newLineReader(input, most)
+	if s.flags.uniqueKey != "" {
+		return s.sendOnly(ctx, lines)
+	}
 	for {
 		line, err := lines.next()
 		if err == io.EOF {
@@ -136,6 +146,32 @@ func (s *sending) read(ctx context.Context, input io.Reader) error {
 			return err
 		}
 	}
+}
+
+// sendOnly sends the only message that there is, once it is certain that there is no other.
+func (s *sending) sendOnly(ctx context.Context, lines *lineReader) error {
+	var only []byte
+	number := 0
+	for {
+		line, err := lines.next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if s.flags.format.value == "jsonl" && len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		if number > 0 {
+			return fmt.Errorf("line %d: --unique-key is for an input of one message", lines.line)
+		}
+		only, number = bytes.Clone(line), lines.line
+	}
+	if number == 0 {
+		return nil
+	}
+	return s.send(ctx, only, number)
 }
 
 func (s *sending) send(ctx context.Context, line []byte, number int) error {
@@ -155,6 +191,9 @@ func (s *sending) send(ctx context.Context, line []byte, number int) error {
 	}
 	if m.Key == "" {
 		m.Key = s.flags.key
+	}
+	if m.UniqueKey == "" {
+		m.UniqueKey = s.flags.uniqueKey
 	}
 	if err := ctx.Err(); err != nil {
 		return err
