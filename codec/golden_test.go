@@ -198,6 +198,18 @@ func vectors() []vector {
 			Failures: 0x81, Expiries: 0x82, Losses: 0x83, State: 0x84, Ending: 0x85,
 		}),
 		stateVector("row MEMORY", &MemoryRow{Messages: []QueueOffset{{0x0102, 0x1112131415161718}, {1, 2}}}),
+		stateVector("row PRODUCER", &ProducerRow{ID: 0x0102030405060708, Floor: 0x1112131415161718, Highest: 0x2122232425262728, LastMs: 0x3132333435363738}),
+		stateVector("row SEQUENCES", &SequencesRow{
+			Producer: 0x0102030405060708, First: 0x1112131415161710, NewestMs: 0x2122232425262728, QueuedMs: 0x3132333435363738, Known: 0x8002,
+			Places: [16]StoredPlace{
+				1:  {Queue: 0x4142, Epoch: 0x51525354, Offset: 0x6162636465666768, Position: 0x7172737475767778},
+				15: {Queue: 1, Epoch: 2, Offset: 3, Position: 4},
+			},
+		}),
+		stateVector("row UNIQUE_KEY", &UniqueKeyRow{
+			Topic: 0x01020304, Hash: [2]uint64{0x1112131415161718, 0x2122232425262728}, ExpiresMs: 0x3132333435363738,
+			Place: StoredPlace{Queue: 0x4142, Epoch: 0x51525354, Offset: 0x6162636465666768, Position: 0x7172737475767778},
+		}),
 		stateVector("row POP_MARK", &PopMarkRow{
 			Session: 0x0102030405060708, Slot: 0x0f, Sequence: 0x1112131415161718, Token: 0x2122232425262728, Sub: 0x31323334,
 		}),
@@ -234,6 +246,14 @@ func describe(b *strings.Builder, name string, v reflect.Value) {
 			describe(b, fmt.Sprintf("%s[%d]", name, i), v.Index(i))
 		}
 	case reflect.Array:
+		if v.Type().Elem().Kind() != reflect.Uint8 {
+			for i := range v.Len() {
+				if !v.Index(i).IsZero() {
+					describe(b, fmt.Sprintf("%s[%d]", name, i), v.Index(i))
+				}
+			}
+			return
+		}
 		fmt.Fprintf(b, "# %s = bytes 0x", name)
 		for i := range v.Len() {
 			fmt.Fprintf(b, "%02x", v.Index(i).Uint())
