@@ -49,7 +49,7 @@ func BenchmarkCheckAck(b *testing.B) {
 	t := benchTable(b)
 	t.Grant(&codec.Grant{Sub: 1, Number: 1, DeadlineMs: 1000, Runs: []codec.GrantRun{{Kind: codec.RunNew, Count: leases}}}, 1, 0, 1)
 	r := rand.New(rand.NewPCG(1, 2))
-	receipt := Receipt{Sub: 1, Group: 1, Topic: 1, Token: 1<<32 | 1}
+	receipt := Receipt{Sub: 1, Group: 1, Topic: 1, Token: 1<<32 | 1, ID: codec.NewMessageID(1, 1<<40)}
 	b.ReportAllocs()
 	for b.Loop() {
 		receipt.Offset = r.Uint64N(leases)

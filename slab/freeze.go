@@ -2,7 +2,7 @@ package slab
 
 // sparePages is how many pages of a slab are kept from one freeze to the next, for the copies: memory that was
 // touched before is copied to several times as fast as memory that the system has to find first.
-const sparePages = 64
+const sparePages = 1024
 
 // Freeze gives a view of the slab as it is now: another goroutine may read it (At, Used, Len, End) while the owner goes on
 // changing the slab, until Thaw. There is one view at a time. The view cannot be changed.

@@ -103,7 +103,8 @@ func TestAViewCannotBeChanged(t *testing.T) {
 	}
 }
 
-// BenchmarkMut is what a change costs: of a slab that is not frozen, of one that is, and of a page that must be copied.
+// BenchmarkMut is what a change costs: of a slab that is not frozen, of one that is, and of pages that must be copied; and
+// what it costs to freeze a million values.
 func BenchmarkMut(b *testing.B) {
 	fill := func() *Slab[value] {
 		s := New[value]()
@@ -130,6 +131,22 @@ func BenchmarkMut(b *testing.B) {
 		}
 	})
 	b.Run("copied", func(b *testing.B) {
+		s := fill()
+		perPage := s.mask + 1
+		s.Freeze()
+		i := uint32(0)
+		for b.Loop() {
+			if i += perPage; i >= s.End() {
+				b.StopTimer()
+				s.Thaw()
+				s.Freeze()
+				i = 1
+				b.StartTimer()
+			}
+			s.Mut(i).a++
+		}
+	})
+	b.Run("freeze", func(b *testing.B) {
 		s := fill()
 		for b.Loop() {
 			s.Freeze()

@@ -149,12 +149,12 @@ func TestPointersStayGoodWhileItGrows(t *testing.T) {
 
 // TestPagesHoldPowersOfTwo: an index is split by shift and mask, and a page is never over its size.
 func TestPagesHoldPowersOfTwo(t *testing.T) {
-	check(t, New[[1]byte](), 1<<16)
-	check(t, New[uint64](), 1<<13)
-	check(t, New[value](), 1<<11)
-	check(t, New[[260]byte](), 1<<7)
-	check(t, New[[32<<10 + 1]byte](), 1)
-	check(t, New[[64 << 10]byte](), 1)
+	check(t, New[[1]byte](), 1<<12)
+	check(t, New[uint64](), 1<<9)
+	check(t, New[value](), 1<<7)
+	check(t, New[[260]byte](), 1<<3)
+	check(t, New[[2<<10 + 1]byte](), 1)
+	check(t, New[[4 << 10]byte](), 1)
 }
 
 func check[T any](t *testing.T, s *Slab[T], perPage int) {
@@ -190,7 +190,7 @@ func TestMisusePanics(t *testing.T) {
 		"free of one that is free":     func() { used.Free(50) },
 		"a value far away":             func() { used.At(1 << 31) },
 		"values of no size":            func() { New[struct{}]() },
-		"values larger than a page":    func() { New[[64<<10 + 1]byte]() },
+		"values larger than a page":    func() { New[[4<<10 + 1]byte]() },
 		"values with a pointer":        func() { New[pointer]() },
 		"values with a string":         func() { New[[2]struct{ _ string }]() },
 		"values with a slice":          func() { New[[]byte]() },
