@@ -249,6 +249,9 @@ func (e *Engine) recover() (err error) {
 	e.rebuildRuns()
 	e.fold.sessions.Serve(e.lease.now())
 	e.lookAtDisk()
+	for _, position := range e.snaps.unfit {
+		e.setAside(position)
+	}
 	e.logger.Info("recovered", "from", found.From, "records", found.Records, "bytes", found.Bytes, "clean_stop", found.CleanStop,
 		"epoch", epoch, "topics", len(e.fold.topics.ids), "sessions", e.fold.sessions.Sessions(),
 		"unsettled", e.fold.leases.Unsettled(), "took", found.Duration)

@@ -104,17 +104,23 @@ type outgoing struct {
 	force      bool // the log is over its hard limit
 	begins     []codec.QueueBegin
 	live       []liveMessage // what must be copied
-	held       string        // who needs it
-	busy       bool          // there was no room in the ring: try again soon
+	known      map[liveName]bool
+	damaged    map[liveName]bool // what cannot be copied
+	held       string            // who needs it
+	busy       bool              // there was no room in the ring: try again soon
 	dropped    uint64
 }
 
 // liveMessage is an unsettled message of the segment.
 type liveMessage struct {
+	liveName
+	entry consumequeue.Entry
+}
+
+type liveName struct {
 	topic  uint32
 	queue  uint16
 	offset uint64
-	entry  consumequeue.Entry
 }
 
 // retire lets the segment go, if it may. It is false when it may not.
@@ -307,8 +313,17 @@ func (e *Engine) holds(group uint32) bool {
 }
 
 func (s *outgoing) addLive(q *codec.QueueBegin, offset uint64) {
-	if len(s.live) <= maxCopies {
-		s.live = append(s.live, liveMessage{topic: q.Topic, queue: q.Queue, offset: offset})
+	s.mustCopy(liveMessage{liveName: liveName{q.Topic, q.Queue, offset}})
+}
+
+// mustCopy notes a message, which several groups may have unsettled.
+func (s *outgoing) mustCopy(m liveMessage) {
+	if s.known == nil {
+		s.known, s.damaged = map[liveName]bool{}, map[liveName]bool{}
+	}
+	if !s.known[m.liveName] && len(s.live) <= maxCopies {
+		s.known[m.liveName] = true
+		s.live = append(s.live, m)
 	}
 }
 
@@ -321,9 +336,8 @@ func (s *outgoing) addCopies() {
 		}
 		x := t.copies.At(i)
 		q := t.queues.At(x.queue)
-		m := liveMessage{topic: t.slab.At(q.topic).id, queue: q.index, offset: x.offset, entry: x.entry}
-		if s.e.wanted(&m) && len(s.live) <= maxCopies {
-			s.live = append(s.live, m)
+		if m := (liveMessage{liveName{t.slab.At(q.topic).id, q.index, x.offset}, x.entry}); s.e.wanted(&m) {
+			s.mustCopy(m)
 		}
 	}
 }
@@ -388,8 +402,9 @@ func (s *outgoing) copyOne(m *liveMessage) (bool, error) {
 		place = codec.ParseMessagePlace(assigned)
 	}
 	if err != nil || h.Position != m.entry.Position || place.Topic != m.topic || place.Queue != m.queue || place.Offset != m.offset {
-		// It is damaged: nobody can be given it, and the pop that finds out passes it.
-		e.logger.Error("an unsettled message cannot be copied forward: it is damaged", "topic", m.topic, "queue", m.queue,
+		// Nobody can be given it. It goes with its segment, and counts as dropped.
+		s.damaged[m.liveName] = true
+		e.logger.Error("an unsettled message is damaged and cannot be kept", "topic", m.topic, "queue", m.queue,
 			"offset", m.offset, "position", m.entry.Position, "error", err)
 		return true, nil
 	}
@@ -427,7 +442,9 @@ func (s *outgoing) letGo() bool {
 	return s.inSlices(func(queues []codec.QueueBegin, last bool) bool {
 		for i := range queues {
 			late := false
-			ok := s.checkQueue(&queues[i], func(*codec.QueueBegin, uint64) { late = true })
+			ok := s.checkQueue(&queues[i], func(q *codec.QueueBegin, offset uint64) {
+				late = late || !s.damaged[liveName{q.Topic, q.Queue, offset}]
+			})
 			if !ok || late && !s.force {
 				return false
 			}

@@ -31,6 +31,7 @@ type snapshots struct {
 	store *snapshot.Store
 	mu    sync.Mutex
 	kept  []keptSnapshot // newest first
+	unfit []uint64       // found at the start and no good: set aside when the start has gone well
 }
 
 // SnapshotReport is what one snapshot came to.
@@ -213,7 +214,7 @@ func (e *Engine) begin(found *mmaplog.Found) (mmaplog.From, error) {
 		case isUnfit(err):
 			e.logger.Error("a snapshot cannot be used: the one before is tried", "position", position, "error", err)
 			why = append(why, err.Error())
-			e.setAside(position)
+			s.unfit = append(s.unfit, position) // it stays where it is until it is sure that nobody needs it
 		default:
 			return from, err
 		}
