@@ -57,7 +57,7 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.DurationVar(&a.timeout, "timeout", 10*time.Second, "how long to wait for a connection and for an answer")
 	root.AddCommand(
 		a.brokerCommand(), a.topicCommand(), a.groupCommand(), a.sendCommand(), a.popCommand(), a.peekCommand(),
-		a.statsCommand(), a.benchCommand(), a.demoCommand(), a.demoWorkerCommand(), a.versionCommand(),
+		a.statsCommand(), a.logCommand(), a.benchCommand(), a.demoCommand(), a.demoWorkerCommand(), a.versionCommand(),
 	)
 	return root
 }
