@@ -96,6 +96,7 @@ func (e *Engine) deleteTopic(o *op, r *protocol.NameRequest) {
 	}
 	e.topicRun[slot] = topicRun{}
 	e.index.Drop(id)
+	e.lookAtAll()
 	e.vacated.Store(true)
 }
 
@@ -124,9 +125,9 @@ func (e *Engine) purgeTopic(o *op, r *protocol.NameRequest) {
 		e.addSubRun(sub, e.log.Appended())
 	}
 	for _, q := range t.queueOf[slot] {
-		e.queueRun[q].index.SetBegin(t.queues.At(q).begin)
+		e.giveUp(q, t.queues.At(q).begin)
 	}
-	e.uncap()
+	e.lookAtAll()
 	e.vacated.Store(true)
 }
 

@@ -374,6 +374,9 @@ func (e *Engine) settleDown(l *Loop) {
 		return
 	}
 	more := e.dispatchTo(e.log.Committed())
+	if len(e.gone) > 0 {
+		e.giveUpTo(e.log.Committed())
+	}
 	if e.serve(serveSlice) || more {
 		e.todo.Store(true)
 		if l == nil && len(e.loops) > 0 {

@@ -16,7 +16,6 @@ type diskSpace struct {
 func (d *diskSpace) look(l *mmaplog.Log) error {
 	free, total, err := l.Space()
 	if err != nil {
-		d.total.Store(0)
 		return err
 	}
 	d.free.Store(free)
@@ -66,11 +65,10 @@ func (e *Engine) reserveLack(share int64) int64 {
 
 // noSpace is the refusal of what there is no room for.
 func (e *Engine) noSpace(what string, need int, share int64) protocol.ErrorBody {
-	free := e.log.DiskFree()
-	if e.disk.total.Load() > 0 && !e.log.DiskFull() {
-		free = e.disk.free.Load()
+	free, lack := e.disk.free.Load(), e.reserveLack(share)
+	if lack == 0 { // what is allocated is what is short
+		free, lack = e.log.DiskFree(), e.diskLack(need, share)
 	}
-	lack := e.diskLack(need, share)
 	return protocol.ErrorBody{
 		Message: fmt.Sprintf("no disk space for %s: %d bytes are free, %d more are needed", what, free, lack), Detail: uint64(lack),
 	}

@@ -87,6 +87,7 @@ type Engine struct {
 	snapshotBytes atomic.Int64  // its length
 	disk          diskSpace
 	reserveShort  atomic.Bool // the disk lacks some of its reserve
+	diskUnknown   atomic.Bool // how full it is could not be told
 	vacated       atomic.Bool // a topic was deleted or emptied: old segments may have nothing in them any more
 	steward       steward
 	retention     retention
@@ -107,8 +108,9 @@ type Engine struct {
 	gates     map[uint32]uint64 // by group id: end of its newest rule change
 	epochGate uint64            // end of the newest EPOCH record written in line
 	dispatch  dispatchList
-	dirty     []uint32 // subscriptions to look at before the section is left
-	loading   []uint32 // subscriptions that wait for the index to be loaded
+	gone      []goneRun // in log order
+	dirty     []uint32  // subscriptions to look at before the section is left
+	loading   []uint32  // subscriptions that wait for the index to be loaded
 	waiters   waiterTable
 	loops     []*Loop
 	wakeSet   []*Loop
@@ -365,19 +367,24 @@ func (e *Engine) abort() {
 // wallMs is the delay clock: it ignores steps of the wall clock and never goes back.
 func (e *Engine) wallMs(mono time.Duration) int64 { return e.wall0 + mono.Milliseconds() }
 
+// lastSnapshotTime is how long the snapshot of an orderly stop may wait for the log.
+const lastSnapshotTime = 30 * time.Second
+
 // Close stops in order: the log is flushed and marked as stopped cleanly. The front has been shut down
 // before.
 func (e *Engine) Close() error {
 	e.ticking.stop()
+	e.cancel() // what runs in the background must not wait for a disk that is full
 	e.steward.stop()
 	e.work.stop()
 	e.peeks.stop()
-	if e.log.Appended() > e.snapped.Load() && !e.failed.Load() {
-		if _, err := e.Snapshot(); err != nil { // the next start replays more
+	if e.log.Appended() > e.snapped.Load() && !e.failed.Load() && !e.log.DiskFull() {
+		ctx, cancel := context.WithTimeout(context.Background(), lastSnapshotTime)
+		if _, err := e.snapshotWithin(ctx); err != nil { // the next start replays more
 			e.logger.Warn("no snapshot was taken at the stop", "error", err)
 		}
+		cancel()
 	}
-	e.cancel()
 	err := e.log.Close()
 	return errors.Join(err, e.index.Close())
 }

@@ -102,6 +102,7 @@ func (e *Engine) readPeek(code protocol.Opcode, request uint64, topic uint32, q 
 		}
 		a.Rows = append(a.Rows, protocol.RecordRange{Offset: uint32(at), Length: entry.Size})
 	}
+	a.End = max(a.End, a.Begin)
 	frame := protocol.BeginFrame(nil, protocol.Header{Opcode: code, Flags: protocol.FlagAnswer, RequestID: request})
 	frame = a.Append(frame)
 	protocol.EndFrame(frame, 0)

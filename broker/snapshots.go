@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -23,7 +24,6 @@ const keptSnapshots = 2
 type keptSnapshot struct {
 	position uint64
 	last     uint64 // of the last record below position: it must stay readable
-	bytes    int64
 }
 
 // snapshots is the engine's part in them. mu is held while one is taken; kept is changed under it.
@@ -45,11 +45,13 @@ type SnapshotReport struct {
 
 // Snapshot takes and publishes one, from any goroutine. One at a time: others wait. An error leaves the ones before as
 // they were.
-func (e *Engine) Snapshot() (SnapshotReport, error) {
+func (e *Engine) Snapshot() (SnapshotReport, error) { return e.snapshotWithin(e.ctx) }
+
+func (e *Engine) snapshotWithin(ctx context.Context) (SnapshotReport, error) {
 	s := &e.snaps
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := e.snapshot()
+	r, err := e.snapshot(ctx)
 	if err != nil {
 		e.stats.snapshotsFailed.Add(1)
 		return r, fmt.Errorf("broker: snapshot: %w", err)
@@ -63,7 +65,7 @@ func (e *Engine) Snapshot() (SnapshotReport, error) {
 	return r, nil
 }
 
-func (e *Engine) snapshot() (r SnapshotReport, err error) {
+func (e *Engine) snapshot(ctx context.Context) (r SnapshotReport, err error) {
 	began := time.Now()
 	head, view := e.freeze(&r)
 	if view == nil {
@@ -84,7 +86,7 @@ func (e *Engine) snapshot() (r SnapshotReport, err error) {
 		err = e.index.Sync()
 	}
 	if err == nil {
-		err = e.log.SyncTo(e.ctx, head.Position)
+		err = e.log.SyncTo(ctx, head.Position)
 	}
 	if err == nil && e.failed.Load() {
 		err = e.Err()
@@ -93,10 +95,10 @@ func (e *Engine) snapshot() (r SnapshotReport, err error) {
 		return r, errors.Join(err, w.Abort())
 	}
 	if err := w.Publish(); err != nil {
-		return r, err
+		return r, errors.Join(err, w.Abort())
 	}
 	r.Position, r.Bytes, r.Rows, r.Took = head.Position, w.Bytes(), w.Rows(), time.Since(began)
-	e.keep(keptSnapshot{head.Position, head.LastPosition, r.Bytes})
+	e.keep(keptSnapshot{head.Position, head.LastPosition})
 	return r, nil
 }
 
@@ -164,9 +166,11 @@ func (e *Engine) pinned() (position uint64, ok bool) {
 	for i, k := range s.kept {
 		if err := s.store.Verify(k.position); err != nil {
 			e.logger.Error("a snapshot is no good: no log is removed until there are newer ones", "position", k.position, "error", err)
-			s.kept = append(s.kept[:i:i], s.kept[i+1:]...)
-			e.setAside(k.position)
-			e.snapped.Store(0) // another one, soon
+			if _, damaged := errors.AsType[*snapshot.DamagedError](err); damaged {
+				s.kept = append(s.kept[:i:i], s.kept[i+1:]...)
+				e.setAside(k.position)
+				e.snapped.Store(0) // another one, soon
+			}
 			return 0, false
 		}
 	}
@@ -206,23 +210,27 @@ func (e *Engine) begin(found *mmaplog.Found) (mmaplog.From, error) {
 				Position: head.Position, LastPosition: head.LastPosition, LastCRC: head.LastCRC,
 				Epoch: head.Epoch, LeaseMs: head.LeaseMs, WallMs: head.WallMs,
 			}
-			s.kept = append(s.kept, keptSnapshot{position: position, last: head.LastPosition})
+			fallthrough
 		case err == nil:
-			s.kept = append(s.kept, keptSnapshot{position: position, last: head.LastPosition})
+			s.kept = append(s.kept, keptSnapshot{position, head.LastPosition})
 		case isNewer(err):
 			return from, err
 		case isUnfit(err):
 			e.logger.Error("a snapshot cannot be used: the one before is tried", "position", position, "error", err)
 			why = append(why, err.Error())
 			s.unfit = append(s.unfit, position) // it stays where it is until it is sure that nobody needs it
-		default:
-			return from, err
+		default: // it cannot be read now; it may be read another time
+			e.logger.Error("a snapshot cannot be read: the one before is tried", "position", position, "error", err)
+			why = append(why, err.Error())
 		}
 	}
 	if from.Position == 0 && found.First > firstPosition {
 		return from, &UncoveredError{First: found.First, Snapshots: why}
 	}
 	e.snapped.Store(from.Position)
+	if len(s.kept) > 0 {
+		e.snapshotBytes.Store(s.store.Size(s.kept[0].position))
+	}
 	return from, nil
 }
 
@@ -269,14 +277,13 @@ func (e *Engine) tryBegin(found *mmaplog.Found, position uint64, load bool) (hea
 	if head, err = store.Head(position); err != nil {
 		return head, err
 	}
-	if head.Position < found.First {
-		return head, unfitError{fmt.Errorf("the snapshot at position %d is older than the log, which begins at %d", head.Position, found.First)}
-	}
 	h, err := found.ReadHeader(head.LastPosition)
 	switch {
 	case errors.Is(err, mmaplog.ErrRemoved) && head.Position == found.First: // the record went with its segment
+	case head.Position < found.First, errors.Is(err, mmaplog.ErrRemoved):
+		return head, unfitError{fmt.Errorf("the snapshot at position %d is older than the log, which begins at %d", head.Position, found.First)}
 	case err != nil:
-		if _, bad := errors.AsType[*mmaplog.RecordError](err); !bad && !errors.Is(err, mmaplog.ErrRemoved) {
+		if _, bad := errors.AsType[*mmaplog.RecordError](err); !bad {
 			return head, err
 		}
 		return head, unfitError{fmt.Errorf("the snapshot at position %d reaches beyond the log: %w", head.Position, err)}

@@ -137,5 +137,33 @@ func (l *stateLoader) finish() error {
 	if err := l.leases.Finish(); err != nil {
 		return err
 	}
-	return l.f.stored.Loaded()
+	if err := l.f.stored.Loaded(); err != nil {
+		return err
+	}
+	if err := l.fits(); err != nil {
+		return err
+	}
+	return l.f.auditBegins()
+}
+
+// fits looks whether subscriptions are of topics and groups that there are, with a cursor for each queue.
+func (l *stateLoader) fits() error {
+	for _, slot := range l.f.leases.Subs() {
+		sub := l.f.leases.At(slot)
+		topicSlot, ok := l.f.topics.ids[sub.Topic]
+		if _, known := l.f.sessions.GroupByID(sub.Group); !ok || !known {
+			return fmt.Errorf("subscription %d is of group %d to topic %d", sub.ID, sub.Group, sub.Topic)
+		}
+		queues := l.f.topics.queueOf[topicSlot]
+		if len(queues) != l.f.leases.Queues(slot) {
+			return fmt.Errorf("subscription %d has %d cursors for %d queues", sub.ID, l.f.leases.Queues(slot), len(queues))
+		}
+		for i, q := range queues {
+			x := l.f.topics.queues.At(q)
+			if next := l.f.leases.Position(slot, uint16(i)).Next; next > x.next {
+				return fmt.Errorf("subscription %d is at offset %d of queue %d, which ends at %d", sub.ID, next, i, x.next)
+			}
+		}
+	}
+	return nil
 }

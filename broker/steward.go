@@ -114,10 +114,9 @@ func (e *Engine) keepShort(run uint64) error {
 // lookAtDisk notes how full the disk is, and has looked at again who was refused when there is room.
 func (e *Engine) lookAtDisk() {
 	short := e.reserveShort.Load()
-	if err := e.disk.look(e.log); err != nil {
-		if !short {
-			e.logger.Warn("how full the disk is cannot be told: the watermark is not in force", "error", err)
-		}
+	err := e.disk.look(e.log)
+	if unknown := err != nil; unknown != e.diskUnknown.Swap(unknown) && unknown {
+		e.logger.Warn("how full the disk is cannot be told: it is taken to be as it was", "error", err)
 	}
 	lack := func() int64 {
 		e.enter()

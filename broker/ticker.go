@@ -256,6 +256,11 @@ func (e *Engine) recordClock(nowMs int64) {
 	if !leases && e.fold.sessions.Sessions() == 0 {
 		return
 	}
+	e.appendClock()
+}
+
+// appendClock appends and applies a record of nothing but its clocks.
+func (e *Engine) appendClock() {
 	h := e.header(codec.TypeClock)
 	e.log.AppendQuiet(&h, nil, nil, 0)
 	e.fold.stamp(&h)

@@ -41,6 +41,7 @@ func (t *Table) Retain(topic uint32, queue uint16, begin uint64, stampMs int64, 
 			t.drop(ci, offset, stampMs)
 		}
 		t.passTo(ci, begin)
+		t.evict(slot, stampMs)
 	}
 }
 
@@ -49,6 +50,7 @@ func (t *Table) DropMessage(topic uint32, queue uint16, offset uint64, stampMs i
 	for _, slot := range t.ofTopic[topic] {
 		if int(queue) < len(t.queues[slot]) && t.IsUnsettled(slot, queue, offset) {
 			t.drop(t.queues[slot][queue], offset, stampMs)
+			t.evict(slot, stampMs)
 		}
 	}
 }
@@ -63,6 +65,7 @@ func (t *Table) drop(ci uint32, offset uint64, stampMs int64) {
 		t.leaveWaiting(c, i)
 	}
 	t.entries.Mut(i).ending = endedDropped
+	t.dropped++
 	t.remember(c, i, stampMs)
 }
 
@@ -75,6 +78,7 @@ func (t *Table) passTo(ci uint32, begin uint64) {
 	}
 	from := c.next
 	c.dropped += begin - from
+	t.dropped += begin - from
 	c.next = begin
 	if c.ahead == 0 {
 		return
@@ -87,6 +91,7 @@ func (t *Table) passTo(ci uint32, begin uint64) {
 		default:
 			c.ahead--
 			c.dropped--
+			t.dropped--
 			if t.entries.At(i).state == settled {
 				t.keep(c, i)
 			}

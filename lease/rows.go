@@ -165,6 +165,7 @@ type Loader struct {
 	cursor  uint32 // index of its newest cursor, 0: none
 	owed    int    // settled messages behind their cursor, not yet remembered
 	unready int    // messages that were given back without a wait, not yet ready
+	below   uint64 // unsettled messages of the newest cursor that it has passed
 
 	// reused
 	message codec.MessageRow
@@ -225,17 +226,36 @@ func (l *Loader) Row(kind codec.RowKind, b []byte) error {
 	return fmt.Errorf("a row of kind %d", kind)
 }
 
+// endCursor looks whether the newest cursor counts right what it has passed.
+func (l *Loader) endCursor() error {
+	if l.cursor == 0 {
+		return nil
+	}
+	c := l.t.cursors.At(l.cursor)
+	if c.next-c.start != c.settled+c.skipped+c.unreadable+c.dropped+l.below {
+		return fmt.Errorf("the cursor of queue %d has passed %d, settled %d, skipped %d, unreadable %d, dropped %d, unsettled %d",
+			c.queue, c.next-c.start, c.settled, c.skipped, c.unreadable, c.dropped, l.below)
+	}
+	l.cursor, l.below = 0, 0
+	return nil
+}
+
 func (l *Loader) subscription(r *codec.SubscriptionRow) error {
+	if err := l.endCursor(); err != nil {
+		return err
+	}
 	t := l.t
 	if _, taken := t.byPair[pair(r.Group, r.Topic)]; taken || r.Sub == 0 || r.Sub >= t.nextSub || t.byID[r.Sub] != 0 {
 		return fmt.Errorf("subscription %d of group %d to topic %d", r.Sub, r.Group, r.Topic)
 	}
 	l.sub = t.addSub(&sub{id: r.Sub, group: r.Group, topic: r.Topic, horizonMs: r.HorizonMs}, r.Filter)
-	l.cursor = 0
 	return nil
 }
 
 func (l *Loader) newCursor(r *codec.CursorRow) error {
+	if err := l.endCursor(); err != nil {
+		return err
+	}
 	t := l.t
 	if l.sub == 0 || int(r.Queue) != len(t.queues[l.sub]) || r.Start > r.Next {
 		return fmt.Errorf("cursor of queue %d, from %d to %d", r.Queue, r.Start, r.Next)
@@ -267,6 +287,8 @@ func (l *Loader) newMessage(r *codec.MessageRow) error {
 	t.index.set(l.cursor, &c.tree, r.Offset, i)
 	if r.Offset >= c.next {
 		c.ahead++
+	} else if e.state != settled {
+		l.below++
 	}
 	switch e.state {
 	case leased:
@@ -346,6 +368,9 @@ func (l *Loader) popMark(r *codec.PopMarkRow) error {
 
 // Finish ends the loading.
 func (l *Loader) Finish() error {
+	if err := l.endCursor(); err != nil {
+		return err
+	}
 	if l.owed != 0 || l.unready != 0 {
 		return fmt.Errorf("%d settled messages are in no memory, %d that can be granted are on no list", l.owed, l.unready)
 	}

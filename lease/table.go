@@ -97,6 +97,7 @@ type Table struct {
 	queues  [][]uint32          // by slot of the subscription: cursor of each queue
 	ofTopic map[uint32][]uint32 // slots of a topic's subscriptions, by id
 	done    int                 // entries of settled messages
+	dropped uint64              // messages that retention took from subscriptions, since the start
 
 	// OnReady is told when a message of a subscription (slot) and queue can be granted again. May be nil.
 	OnReady func(sub uint32, queue uint16)
@@ -279,6 +280,9 @@ func (t *Table) Number() (epoch, number uint32) {
 // Unsettled is the number of messages of all cursors between first grant and settling. The memory of settled
 // ones is not part of it: it has its own bounds, and must not hold up what is new.
 func (t *Table) Unsettled() int { return t.entries.Len() - t.done }
+
+// Dropped is how many messages retention has taken from subscriptions that had not settled them, since the start.
+func (t *Table) Dropped() uint64 { return t.dropped }
 
 // Violations counts records whose precondition did not hold.
 func (t *Table) Violations() uint64 { return t.violations }

@@ -21,6 +21,16 @@ func (s *Store) Head(position uint64) (Head, error) {
 	return r.head, nil
 }
 
+// Size is the length of a snapshot's file, 0 if that cannot be told.
+func (s *Store) Size(position uint64) int64 {
+	r, err := s.open(position)
+	if err != nil {
+		return 0
+	}
+	defer r.file.Close()
+	return r.size
+}
+
 // Read checks a snapshot as a whole and gives its rows to row, in order; a row is valid during the call. Blocks are
 // checked one by one before their rows are given out, so what was given out before an error is to be thrown away.
 // A *DamagedError says that the file is no good, a *RowError that row refused one; any other is of reading it.

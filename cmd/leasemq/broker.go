@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ It logs to standard error. The line "listening on ADDR" says that clients can co
 	flags.Var(&f.retentionSize, "retention-size", "bytes of log above which they go earlier (default: no limit)")
 	flags.Var(&f.hardSize, "retention-hard-size", "bytes of log above which the oldest go though a group needs them; they are counted and logged (default: never)")
 	flags.Var(&f.snapshot, "snapshot-every", "bytes of log between two snapshots of the state, which a restart then replays at most (default 256MiB)")
-	flags.IntVar(&f.watermark, "watermark", 90, "how full the disk may be, in `PERCENT`, before sends are refused; 0: until it is")
+	flags.IntVar(&f.watermark, "watermark", 90, "how full the disk may be, in `PERCENT`, before sends are refused; 0: until only a reserve for acks and snapshots is left")
 	flags.Var(&f.level, "log-level", "least severe lines that are logged")
 	flags.Var(&f.logShape, "log-format", "shape of the log lines")
 	return c
@@ -91,7 +92,7 @@ func (a *app) runBroker(ctx context.Context, f *brokerFlags) error {
 	engine, err := broker.Open(broker.Options{
 		Dir: f.data, IO: mmaplog.IOMode(f.io.value), Fsync: mmaplog.Policy(f.fsync.value),
 		SegmentBytes: int64(f.segment), Logger: logger, Verify: os.Getenv(verifyEnv) == "1",
-		LockWait: lockWait, Watermark: f.watermark, SnapshotBytes: int64(f.snapshot),
+		LockWait: lockWait, Watermark: cmp.Or(f.watermark, 100), SnapshotBytes: int64(f.snapshot),
 		Retention: broker.Retention{Age: age, Bytes: int64(f.retentionSize), HardBytes: int64(f.hardSize)},
 	})
 	if err != nil {
