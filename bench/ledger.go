@@ -18,6 +18,8 @@ import (
 //     none may come twice under one token. A delivery with a token below t proves nothing: it was granted
 //     before, and only its receiver was slow to say so. So the order in which goroutines tell the ledger does
 //     not matter.
+//   - An ack that got no answer may have settled the message or not. If nothing came under a higher token, it
+//     did.
 //   - A message that was refused must never be delivered.
 //
 // It may be used by any number of goroutines.
@@ -36,6 +38,7 @@ type ledgerEntry struct {
 	deliveries uint16
 	newest     uint64 // highest token of a delivery
 	acked      uint64 // lowest token of an ack that was answered OK; 0: none
+	unanswered uint64 // highest token of an ack that got no answer; 0: none
 }
 
 type sendOutcome uint8
@@ -113,6 +116,16 @@ func (l *Ledger) Acked(number, token uint64) {
 	e.acked = min(e.acked, token)
 }
 
+// AckUnknown: the ack of the delivery with this token got no answer.
+func (l *Ledger) AckUnknown(number, token uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if number < uint64(len(l.entries)) {
+		e := &l.entries[number]
+		e.unanswered = max(e.unanswered, token)
+	}
+}
+
 // AckRefused: the ack of a delivery was refused, so the message has to come again, or was settled by another.
 func (l *Ledger) AckRefused() { l.refusedAcks.Add(1) }
 
@@ -122,15 +135,17 @@ type Verdict struct {
 	Unknown      uint64 `json:"unknown"`      // whose send got no answer
 	UnknownKept  uint64 `json:"unknown_kept"` // of these: stored all the same
 	Refused      uint64 `json:"refused"`
-	Delivered    uint64 `json:"delivered"`         // messages that came at least once
-	Again        uint64 `json:"delivered_again"`   // further deliveries of messages that were not acked yet
-	Acked        uint64 `json:"acked"`             // messages whose ack was answered OK
-	RefusedAcks  uint64 `json:"acks_refused"`      // acks that came too late
-	Lost         uint64 `json:"lost"`              // acknowledged, and never acked although nothing is left to take
-	AfterAck     uint64 `json:"redelivered_acked"` // delivered again although an ack had been answered OK
-	TwiceGranted uint64 `json:"same_token_twice"`  // delivered twice under one fencing token
-	Phantoms     uint64 `json:"refused_delivered"` // delivered although the send was refused
-	Damaged      uint64 `json:"damaged"`           // deliveries of something that was never sent
+	Delivered    uint64 `json:"delivered"`                    // messages that came at least once
+	Again        uint64 `json:"delivered_again"`              // further deliveries of messages that were not acked yet
+	Acked        uint64 `json:"acked"`                        // messages whose ack was answered OK
+	RefusedAcks  uint64 `json:"acks_refused"`                 // acks that came too late
+	UnknownAcks  uint64 `json:"acks_unknown,omitempty"`       // messages that had an ack without an answer
+	UnknownTaken uint64 `json:"acks_unknown_taken,omitempty"` // of these: settled by it, as nothing came later
+	Lost         uint64 `json:"lost"`                         // acknowledged, and never acked although nothing is left to take
+	AfterAck     uint64 `json:"redelivered_acked"`            // delivered again although an ack had been answered OK
+	TwiceGranted uint64 `json:"same_token_twice"`             // delivered twice under one fencing token
+	Phantoms     uint64 `json:"refused_delivered"`            // delivered although the send was refused
+	Damaged      uint64 `json:"damaged"`                      // deliveries of something that was never sent
 }
 
 // Broken tells whether the broker has broken a promise.
@@ -154,7 +169,7 @@ func (v *Verdict) add(e *ledgerEntry) {
 	switch e.outcome {
 	case outcomeAcknowledged:
 		v.Acknowledged++
-		if e.acked == 0 {
+		if e.acked == 0 && !e.settledUnknown() {
 			v.Lost++
 		}
 	case outcomeUnknown:
@@ -174,6 +189,12 @@ func (v *Verdict) add(e *ledgerEntry) {
 	if !came {
 		return
 	}
+	if e.unanswered != 0 {
+		v.UnknownAcks++
+	}
+	if e.settledUnknown() {
+		v.UnknownTaken++
+	}
 	v.Delivered++
 	again := uint64(e.deliveries - 1)
 	if e.twice {
@@ -184,4 +205,9 @@ func (v *Verdict) add(e *ledgerEntry) {
 		again--
 	}
 	v.Again += again
+}
+
+// settledUnknown tells whether only an ack without an answer can have settled the message.
+func (e *ledgerEntry) settledUnknown() bool {
+	return e.acked == 0 && e.unanswered != 0 && e.newest <= e.unanswered
 }

@@ -26,6 +26,9 @@ func delivered(token uint64) func(*Ledger, uint64) {
 func acked(token uint64) func(*Ledger, uint64) {
 	return func(l *Ledger, n uint64) { l.Acked(n, token) }
 }
+func ackUnknown(token uint64) func(*Ledger, uint64) {
+	return func(l *Ledger, n uint64) { l.AckUnknown(n, token) }
+}
 
 func TestLedger(t *testing.T) {
 	type event = func(*Ledger, uint64)
@@ -48,6 +51,13 @@ func TestLedger(t *testing.T) {
 		{"the first holder tells of its delivery after the second one's ack", []event{acknowledged, delivered(2), acked(2), delivered(1)},
 			Verdict{Acknowledged: 1, Delivered: 1, Again: 1, Acked: 1}, false},
 
+		{"an ack without an answer that was the last of it", []event{acknowledged, delivered(1), ackUnknown(1)},
+			Verdict{Acknowledged: 1, Delivered: 1, UnknownAcks: 1, UnknownTaken: 1}, false},
+		{"an ack without an answer that did nothing", []event{acknowledged, delivered(1), ackUnknown(1), delivered(2), acked(2)},
+			Verdict{Acknowledged: 1, Delivered: 1, Again: 1, Acked: 1, UnknownAcks: 1}, false},
+
+		{"lost: an ack without an answer, then another delivery, and gone", []event{acknowledged, delivered(1), ackUnknown(1), delivered(2)},
+			Verdict{Acknowledged: 1, Delivered: 1, Again: 1, UnknownAcks: 1, Lost: 1}, true},
 		{"lost: never delivered", []event{acknowledged}, Verdict{Acknowledged: 1, Lost: 1}, true},
 		{"lost: delivered once and gone before its ack", []event{acknowledged, delivered(1)},
 			Verdict{Acknowledged: 1, Delivered: 1, Lost: 1}, true},

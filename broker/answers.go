@@ -509,7 +509,14 @@ func (e *Engine) onCommit() {
 	}
 }
 
-// onRoom is called by the log when another segment is there, or cannot be had.
+// onSegment is called by the log when another segment is there, or cannot be had. Senders may fill several before the
+// steward looks at the disk again.
+func (e *Engine) onSegment() {
+	_ = e.disk.look(e.log) // the steward tells of an error
+	e.onRoom()
+}
+
+// onRoom has everybody look again who waits for room.
 func (e *Engine) onRoom() {
 	for _, l := range *e.loopList.Load() {
 		if l.stalled.Load() {

@@ -48,19 +48,22 @@ func (e *Engine) diskLack(need int, share int64) int64 {
 // owed is what settling everything that is unsettled would take.
 func (e *Engine) owed() int64 { return int64(e.fold.leases.Unsettled()) * perSettle / 2 }
 
-// reserveLack is how many bytes the file system lacks of the reserve: what settling everything takes, a snapshot, the copies of
-// one segment and the segment after the next. Sends keep all of it free, and the watermark; grants and renewals half.
+// reserveLack is how many bytes the file system lacks of the reserve: what settling everything takes, a snapshot, and the copies
+// of one segment. Grants and renewals keep it free; sends the segment after the next, too, and the watermark.
+//
+// So senders alone never bring it about that grants are refused, which would keep a full disk full: consuming is what lets old log go. They
+// go beyond their mark by one segment at most, since the disk is looked at with each that is made.
 func (e *Engine) reserveLack(share int64) int64 {
 	total, free := e.disk.total.Load(), e.disk.free.Load()
 	if total == 0 || e.o.Watermark <= 0 {
 		return 0
 	}
 	segment := e.log.Recovery().SegmentBytes
-	reserve := e.owed() + e.snapshotBytes.Load()*5/4 + segment/copyShare + segment
+	reserve := e.owed() + e.snapshotBytes.Load()*5/4 + segment/copyShare
 	if share != sendReserve {
-		return max(reserve/2-free, 0)
+		return max(reserve-free, 0)
 	}
-	return max(reserve-free, total/100*int64(100-e.o.Watermark)-free, 0)
+	return max(reserve+segment-free, total/100*int64(100-e.o.Watermark)-free, 0)
 }
 
 // noSpace is the refusal of what there is no room for.

@@ -53,7 +53,7 @@ func TestANearlyFullDiskRefusesInOrder(t *testing.T) {
 	}
 	is("a pop above the watermark", c.call(protocol.OpPop, 0, popRequest(s.Session, "jobs", 1)), protocol.OK)
 	// Given one with hardly anything free,
-	disk.free.Store(segment / 4)
+	disk.free.Store(segment / 16)
 	r.e.Steward()
 	wait := popRequest(s.Session, "jobs", 1)
 	is("a pop", c.call(protocol.OpPop, 0, wait), protocol.StoreFull)

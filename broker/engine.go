@@ -216,7 +216,7 @@ func (e *Engine) recover() (err error) {
 	e.log, err = e.openLog(mmaplog.Options{
 		Dir: e.o.Dir, IO: e.o.IO, Policy: e.o.Fsync, Interval: e.o.FsyncInterval,
 		SegmentBytes: e.o.SegmentBytes, RingBytes: e.o.RingBytes,
-		OnCommit: e.onCommit, OnRoom: e.onRoom, OnFail: e.fail, FS: e.o.FS, Logger: e.logger, Begin: e.begin,
+		OnCommit: e.onCommit, OnRoom: e.onSegment, OnFail: e.fail, FS: e.o.FS, Logger: e.logger, Begin: e.begin,
 	})
 	if err != nil {
 		return err

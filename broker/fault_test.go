@@ -188,6 +188,75 @@ func TestFullDiskRefusesInOrder(t *testing.T) {
 	}
 }
 
+// smallFS is the machine's file system, with so many bytes free for what is allocated.
+type smallFS struct {
+	mmaplog.FS
+	free atomic.Int64
+}
+
+type smallFile struct {
+	mmaplog.File
+	fs *smallFS
+}
+
+func (f *smallFS) OpenFile(name string, flag int, perm fs.FileMode) (mmaplog.File, error) {
+	file, err := f.FS.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	return &smallFile{file, f}, nil
+}
+
+func (f *smallFS) Space(string) (free, total int64, err error) { return f.free.Load(), 16 << 20, nil }
+
+func (f *smallFile) Allocate(off, n int64) error {
+	if f.fs.free.Add(-n) < 0 {
+		f.fs.free.Add(n)
+		return syscall.ENOSPC
+	}
+	return f.File.Allocate(off, n)
+}
+
+func TestSendersAloneDoNotStopConsumers(t *testing.T) {
+	for _, rest := range []int64{smallSegment / 16, smallSegment / 2} {
+		t.Run(fmt.Sprint(rest), func(t *testing.T) { sendersDoNotStopConsumers(t, rest) })
+	}
+}
+
+const smallSegment = 1 << 20
+
+func sendersDoNotStopConsumers(t *testing.T, rest int64) {
+	// Given a disk with room for some segments and a rest, and a group that has yet to consume,
+	disk := &smallFS{FS: mmaplog.OS}
+	disk.free.Store(8*smallSegment + rest)
+	r := newRig(t, func(o *Options) { o.FS, o.SegmentBytes, o.Watermark = disk, smallSegment, 99 })
+	c := r.dial()
+	s := c.register("g", "a")
+	// when messages are sent until they are refused, faster than the steward looks,
+	req := &protocol.SendRequest{Topic: "jobs", Queue: protocol.AnyQueue, Messages: [][]byte{encoded(t, strings.Repeat("b", 32<<10))}}
+	sent := 0
+	for ; c.call(protocol.OpSend, protocol.FlagCreate, req).Status == protocol.OK; sent++ {
+		if sent > 9*smallSegment/(32<<10) {
+			t.Fatal("sends were never refused")
+		}
+	}
+	// and the steward looks,
+	r.e.Steward()
+	// then the group can still take and settle all of them.
+	for taken := 0; taken < sent; {
+		p := c.pop(popRequest(s.Session, "jobs", 16))
+		if len(p.Rows) == 0 {
+			t.Fatalf("after %d of %d messages a pop gave none; %d bytes are free", taken, sent, disk.free.Load())
+		}
+		for i := range p.Rows {
+			if res := c.ack(s.Session, p.Rows[i].Receipt); res[0].Status != protocol.OK {
+				t.Fatalf("ack: %+v", res)
+			}
+		}
+		taken += len(p.Rows)
+	}
+}
+
 // fillWithSessions registers consumers until one is refused, which must come before the space for acks is used up.
 func fillWithSessions(t *testing.T, c *conn) (last answer) {
 	t.Helper()

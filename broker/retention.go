@@ -49,7 +49,8 @@ const (
 	// idleGraceMs is how long before it is let go of what an idle group has not settled, at least, the group was warned: a
 	// seventh of its hold if that is less.
 	idleGraceMs = 60 * 60 * 1000
-	// reviewEveryMs is how often a segment that could not go is looked at again, and how often idle groups are.
+	// reviewEveryMs is how often a segment that could not go is looked at again, while the disk has room, and how often idle
+	// groups are.
 	reviewEveryMs = 10_000
 )
 
@@ -96,7 +97,7 @@ func (e *Engine) retain(run uint64) error {
 			r.examined = s.first
 		}
 		r.againMs = nowMs + reviewEveryMs
-		if s.busy {
+		if s.busy || e.reserveShort.Load() {
 			r.againMs = nowMs + stewardEveryMs
 		}
 		if s.held != "" && s.held != r.logged {

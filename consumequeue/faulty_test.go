@@ -143,6 +143,57 @@ func TestFullDisk(t *testing.T) {
 	s.checkAll()
 }
 
+// Given entries in the log that the files lack, and no room for them, the index starts all the same. What is moved
+// meanwhile is as the log has it; and all is in the files when there is room.
+func TestRecoveryOnAFullDisk(t *testing.T) {
+	disk := &faulty{}
+	s := newSection(t, Options{open: disk.open})
+	s.start(fromStart)
+	s.append(queueA, 3*BlockEntries+10)
+	s.append(queueKey{1, 1}, 5)
+	s.x.Abort()
+	must(t, os.RemoveAll(s.o.Dir))
+	disk.full.Store(true)
+	s.open()
+	for k, end := range s.ends {
+		for o := range end {
+			must(t, s.x.Recover(k.topic, k.queue, o, entryOf(k, o)))
+		}
+	}
+	moved := Entry{Position: 1 << 40, Size: 7}
+	must(t, s.x.Recover(1, 0, 3, moved))
+	must(t, s.x.Recover(1, 0, 3, entryOf(queueA, 3)))
+	must(t, s.x.FinishRecovery(s.queueEnds()))
+	s.x.Start()
+	s.checkAll()
+	s.append(queueA, 100)
+	if err := s.x.Sync(); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("Sync on a full disk: %v", err)
+	}
+	disk.full.Store(false)
+	must(t, s.x.Sync())
+	s.checkAll()
+	must(t, s.x.Close())
+	s.start(func(k queueKey) uint64 { return s.ends[k] }) // from the files alone
+	s.checkAll()
+}
+
+// What a start may keep in memory is bounded by DirtyBytes.
+func TestRecoveryOnAFullDiskIsBounded(t *testing.T) {
+	disk := &faulty{}
+	s := newSection(t, Options{open: disk.open, DirtyBytes: 2 * BlockBytes})
+	s.open()
+	disk.full.Store(true)
+	var err error
+	n := uint64(0)
+	for ; err == nil && n < 9*BlockEntries; n++ {
+		err = s.x.Recover(1, 0, n, entryOf(queueA, n))
+	}
+	if n != 3*BlockEntries || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("after %d entries: %v", n, err)
+	}
+}
+
 func TestBackPressureEnds(t *testing.T) {
 	s := newSection(t, Options{DirtyBytes: 2 * BlockBytes, CacheBytes: 2 * BlockBytes})
 	s.start(fromStart)

@@ -1,9 +1,11 @@
 package consumequeue
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"syscall"
 )
 
 // Recovery runs between Open and Start, in one goroutine. The log is read, whole or from a snapshot on, and every message in it is
@@ -52,7 +54,7 @@ func (x *Index) Recover(topic uint32, queue uint16, offset uint64, e Entry) erro
 		if b := x.table.get(q, firstOf(offset)); b != nil && b.contains(offset) {
 			b.Entries[offset%BlockEntries] = e
 		}
-		if offset >= q.flushed {
+		if offset >= q.flushed || waits(x.table.get(q, firstOf(offset))) {
 			return nil
 		}
 		return x.files.restore(q, offset, []Entry{e})
@@ -77,7 +79,16 @@ func (x *Index) restoreTail(q *Queue) error {
 		return nil
 	}
 	if err := x.files.restore(q, q.flushed, b.Entries[q.flushed-b.First:b.To-b.First]); err != nil {
-		return err
+		if !isShortage(err) || x.dirty.Load() >= int64(x.opt.DirtyBytes) {
+			return err
+		}
+		// A disk without room must not keep the broker from starting, since consumers may be what makes room: the
+		// entries wait in memory for the writer, as those that are appended later do.
+		if x.dirty.Load() == 0 {
+			x.log.Warn("index entries of the replay could not be stored; they stay in memory", "error", err)
+		}
+		q.closeTail()
+		return nil
 	}
 	q.flushed = b.To
 	q.tail = nil
@@ -89,6 +100,14 @@ func (x *Index) restoreTail(q *Queue) error {
 		x.giveBack(x.ring.take())
 	}
 	return nil
+}
+
+// waits tells whether b is to be stored by the writer.
+func waits(b *Block) bool { return b != nil && b.writes > 0 }
+
+// isShortage tells whether an error says that the disk is full.
+func isShortage(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // restore stores entries unless the file has them.

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package bench
+
+import (
+	"errors"
+	"os"
+)
+
+// forget asks the system to give up what it has of a file in memory.
+func forget(*os.File) error { return errors.ErrUnsupported }
