@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -90,21 +91,18 @@ func (e *Engine) findBad(w *waiter, read reader) (bad []badRow) {
 	return bad
 }
 
-// checkRecord says what is wrong with a record that the index gave for row.
+// checkRecord says what is wrong with a record that the index gave for row. One that is damaged is that of row only if it still
+// says so.
 func checkRecord(w *waiter, row *popRow, record []byte) (misplaced bool, err error) {
-	h, assigned, _, err := codec.ReadRecord(record)
-	switch {
-	case err != nil && h.Position != row.position:
-		return true, err
-	case err != nil:
-		return false, err
-	case h.Type != codec.TypeMessage && h.Type != codec.TypeCopy || h.Position != row.position:
-		return true, errors.New("another record lies there")
+	h, _, _, err := codec.ReadRecord(record)
+	if h.Type != codec.TypeMessage && h.Type != codec.TypeCopy || h.Position != row.position || h.Length != row.size {
+		return true, cmp.Or(err, errors.New("another record lies there"))
 	}
-	if p := codec.ParseMessagePlace(assigned); p.Topic != w.topic || p.Queue != row.queue || p.Offset != row.offset {
-		return true, errors.New("another message lies there")
+	p := codec.ParseMessagePlace(record[codec.HeaderBytes:]) // as long as sound wants it
+	if p.Topic != w.topic || p.Queue != row.queue || p.Offset != row.offset {
+		return true, cmp.Or(err, errors.New("another message lies there"))
 	}
-	return false, nil
+	return false, err
 }
 
 // sendFrame sends an answer that a worker has made.
@@ -212,8 +210,8 @@ func (e *Engine) passRow(w *waiter, row *badRow) {
 		return // it stays as it is, and comes again when its lease is over
 	}
 	defer e.release(worstSmall)
-	if row.misplaced && e.wasLookedFor(w.topic, row.queue, row.offset, row.position) {
-		row.misplaced = false // it is what lies there that is damaged
+	if row.misplaced && e.isLost(w.topic, row.queue, row.offset) {
+		row.misplaced = false
 	}
 	if row.misplaced {
 		e.stats.indexHoles.Add(1)

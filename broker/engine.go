@@ -280,7 +280,7 @@ func (e *Engine) openIndex() (err error) {
 }
 
 // finishIndex brings the index files in line with the log. If they lack what lies before the replayed part of it, the whole
-// log is read for them.
+// log is read for them. What is damaged there does not keep the broker from starting.
 func (e *Engine) finishIndex() error {
 	err := e.index.FinishRecovery(e.queueEnds())
 	incomplete, ok := errors.AsType[*consumequeue.IncompleteError](err)
@@ -293,22 +293,12 @@ func (e *Engine) finishIndex() error {
 	if err := e.openIndex(); err != nil {
 		return err
 	}
-	err = e.log.Scan(e.ctx, e.log.First(), e.log.Appended(), func(r mmaplog.Record) error {
-		if r.Header.Type != codec.TypeMessage {
-			return nil
-		}
-		p := codec.ParseMessagePlace(r.Assigned)
-		slot, ok := e.fold.topics.queueSlot(p.Topic, p.Queue)
-		if !ok || p.Offset < e.fold.topics.queues.At(slot).begin {
-			return nil
-		}
-		return e.index.Recover(p.Topic, p.Queue, p.Offset, indexEntry(&r.Header, &p, r.Payload))
-	})
+	lost, err := e.reindex()
 	if err == nil {
 		err = e.index.FinishRecovery(e.queueEnds())
 	}
 	if err == nil {
-		e.logger.Info("index files were built anew", "took", time.Since(began))
+		e.logger.Info("index files were built anew", "damaged messages", lost, "took", time.Since(began))
 	}
 	return err
 }
@@ -378,6 +368,7 @@ func (e *Engine) Close() error {
 	e.steward.stop()
 	e.work.stop()
 	e.peeks.stop()
+	e.mender.stop()
 	if e.log.Appended() > e.snapped.Load() && !e.failed.Load() && !e.log.DiskFull() {
 		ctx, cancel := context.WithTimeout(context.Background(), lastSnapshotTime)
 		if _, err := e.snapshotWithin(ctx); err != nil { // the next start replays more
@@ -396,6 +387,7 @@ func (e *Engine) Abort() {
 	e.steward.stop()
 	e.work.stop()
 	e.peeks.stop()
+	e.mender.stop()
 	e.abort()
 }
 

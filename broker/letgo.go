@@ -64,10 +64,10 @@ func (s *outgoing) place(m *liveMessage) (bool, error) {
 }
 
 // doubt is for a message that is not where it should be. The index may be wrong, and is compared with the log; when that was done,
-// the message itself is damaged. It is true when it is.
+// the message itself is damaged. A copy is where the state says, or damaged. It is true when it is.
 func (s *outgoing) doubt(m *liveMessage) (damaged bool) {
 	e := s.e
-	if !e.wasLookedFor(m.topic, m.queue, m.offset, m.entry.Position) {
+	if !m.copied && m.entry.Flags&entryLost == 0 && !e.isLost(m.topic, m.queue, m.offset) {
 		e.indexWrong(m.topic, m.queue)
 		s.held, s.busy = "a queue index that is being mended", true
 		return false

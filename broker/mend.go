@@ -1,27 +1,26 @@
 package broker
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"github.com/leasemq/leasemq/codec"
-	"github.com/leasemq/leasemq/consumequeue"
-	"github.com/leasemq/leasemq/mmaplog"
 )
 
 // Mending the index. An index entry that is missing, or that names another record than its message's, says nothing about
-// the message: the log has it. So the message waits, and the log is read for where the messages of its queue really lie. Only
-// what still cannot be read afterwards is damaged.
+// the message: the log has it. So the message waits, and the log is read for where the messages of its queue really lie. What
+// a scan of the whole log has not found is damaged, and only that is passed.
 
 const (
-	// mendEvery is how often the log is read for the same queue at most.
-	mendEvery = time.Minute
-	// mendBatch is how many entries are stored again at once.
-	mendBatch = 1024
-	// maxMended bounds what is remembered of messages that were looked for.
-	maxMended = 64 << 10
+	// mendEveryMs is how often the log is read for the same queue at most. What is asked for meanwhile waits.
+	mendEveryMs = 60_000
+	// mendPauseMs is the pause after a scan that failed; it doubles up to mendEveryMs.
+	mendPauseMs = 5_000
+	// mendSlice is how many queues are looked at in one section.
+	mendSlice = 64
 )
 
 type queueName struct {
@@ -29,178 +28,196 @@ type queueName struct {
 	queue uint16
 }
 
-// messageName is a message and where the index says it lies.
-type messageName struct {
-	queueName
-	offset, position uint64
-}
+// offsetRange is the offsets from from up to to, to not among them.
+type offsetRange struct{ from, to uint64 }
 
-// mender gathers queues whose index is wrong. Safe for concurrent use.
+// mender knows the queues whose index was wrong. Safe for concurrent use. Its lock may be taken inside the section, and
+// the section must not be entered with it.
 type mender struct {
 	busy    atomic.Bool // as running; read without mu
 	mu      sync.Mutex
-	wanted  map[queueName]bool
+	queues  map[queueName]*mending
 	running bool
-	done    map[queueName]time.Duration // when the log was last read for it
-	// looked has the messages for which that was done and that were found where the index said.
-	looked map[messageName]bool
+	stopped bool
+	cancel  context.CancelFunc // of the running one
+	done    sync.WaitGroup
 }
 
-// indexWrong has the index of a queue built anew from the log, in the background. Any goroutine may call it.
+// mending is what is known of one such queue. Guarded by mender.mu.
+type mending struct {
+	wanted   bool
+	reading  bool  // the log is being read for it
+	dueMs    int64 // lease clock: not before then
+	failures int   // in a row
+	// lost has the messages, in order, that the newest scan of the log that succeeded has not found. They are no more than there is
+	// damage in the log.
+	lost []offsetRange
+}
+
+// indexWrong has the index of a queue compared with the log, in the background: at once, or when it is due. While that is being done
+// already it does nothing, because everybody looks again afterwards. Any goroutine may call it.
 func (e *Engine) indexWrong(topic uint32, q uint16) {
 	m := &e.mender
-	name := queueName{topic, q}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if last, ok := m.done[name]; ok && e.clock.Mono()-last < mendEvery {
+	if m.queues == nil {
+		m.queues = map[queueName]*mending{}
+	}
+	name := queueName{topic, q}
+	x := m.queues[name]
+	if x == nil {
+		x = &mending{dueMs: e.lease.now()}
+		m.queues[name] = x
+	}
+	if x.reading {
 		return
 	}
-	if m.wanted == nil {
-		m.wanted, m.done, m.looked = map[queueName]bool{}, map[queueName]time.Duration{}, map[messageName]bool{}
-	}
-	m.wanted[name] = true
-	if !m.running {
-		m.running = true
-		m.busy.Store(true)
-		e.peeks.add(e.mend)
+	x.wanted = true
+	if x.dueMs <= e.lease.now() {
+		e.startMending()
 	}
 }
 
-// wasLookedFor tells whether the log was read for a message, and had it where the index says. It notes that it will be.
-func (e *Engine) wasLookedFor(topic uint32, q uint16, offset, position uint64) bool {
+// mendDue begins what has become due. Any goroutine may call it, about once a second.
+func (e *Engine) mendDue() {
 	m := &e.mender
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	name := messageName{queueName{topic, q}, offset, position}
-	if m.looked[name] {
-		_, read := m.done[name.queueName]
-		return read && !m.wanted[name.queueName]
-	}
-	if m.looked == nil {
-		m.looked = map[messageName]bool{}
-	}
-	if len(m.looked) >= maxMended {
-		clear(m.looked)
-	}
-	m.looked[name] = true
-	return false
-}
-
-// mend reads the log for the queues that are wanted.
-func (e *Engine) mend() {
-	m := &e.mender
-	for {
-		m.mu.Lock()
-		queues := m.wanted
-		m.wanted = map[queueName]bool{}
-		if len(queues) == 0 || e.ctx.Err() != nil {
-			m.running = false
-			m.busy.Store(false)
-			m.mu.Unlock()
+	nowMs := e.lease.now()
+	for _, x := range m.queues {
+		if x.wanted && x.dueMs <= nowMs {
+			e.startMending()
 			return
 		}
-		m.mu.Unlock()
-		began := e.clock.Mono()
-		n, err := e.mendQueues(queues)
-		m.mu.Lock()
-		for name := range queues {
-			m.done[name] = began
-		}
-		m.mu.Unlock()
-		e.stats.indexMended.Add(uint64(n))
-		e.logger.Warn("the queue index was wrong and was compared with the log", "queues", len(queues), "entries stored again", n, "error", err)
-		e.lookAtQueues(queues)
 	}
 }
 
-// mendQueues stores the index entries of queues again that differ from what the log says.
-func (e *Engine) mendQueues(queues map[queueName]bool) (n int, err error) {
-	batches := map[queueName]*mendingBatch{}
-	for name := range queues {
-		batches[name] = &mendingBatch{name: name}
+// startMending starts the goroutine that mends, if none runs. It needs mender.mu.
+func (e *Engine) startMending() {
+	m := &e.mender
+	if m.running || m.stopped || e.ctx.Err() != nil || e.failed.Load() {
+		return
 	}
-	err = e.log.Scan(e.ctx, e.log.First(), e.log.Committed(), func(r mmaplog.Record) error {
-		if r.Header.Type != codec.TypeMessage {
-			return nil
+	ctx, cancel := context.WithCancel(e.ctx)
+	m.running, m.cancel = true, cancel
+	m.busy.Store(true)
+	m.done.Go(func() {
+		defer cancel()
+		defer func() {
+			if r := recover(); r != nil {
+				e.fail(fmt.Errorf("panic while the queue index was mended: %v\n%s", r, debug.Stack()))
+			}
+		}()
+		for {
+			names := m.take(ctx, e.lease.now())
+			if len(names) == 0 {
+				return
+			}
+			e.mend(ctx, names)
 		}
-		p := codec.ParseMessagePlace(r.Assigned)
-		b := batches[queueName{p.Topic, p.Queue}]
-		if b == nil {
-			return nil
-		}
-		stored, err := b.add(e.index, p.Offset, indexEntry(&r.Header, &p, r.Payload))
-		n += stored
-		return err
 	})
-	for _, b := range batches {
-		stored, flushErr := b.flush(e.index)
-		n += stored
-		err = errors.Join(err, flushErr)
+}
+
+// stop ends the mending for good, and waits for it.
+func (m *mender) stop() {
+	m.mu.Lock()
+	m.stopped = true
+	if m.cancel != nil {
+		m.cancel()
 	}
-	return n, err
+	m.mu.Unlock()
+	m.done.Wait()
 }
 
-// mendingBatch is neighbouring entries of one queue.
-type mendingBatch struct {
-	name    queueName
-	from    uint64
-	entries []consumequeue.Entry
-}
-
-func (b *mendingBatch) add(index *consumequeue.Index, offset uint64, entry consumequeue.Entry) (stored int, err error) {
-	if len(b.entries) > 0 && (offset != b.from+uint64(len(b.entries)) || len(b.entries) == mendBatch) {
-		if stored, err = b.flush(index); err != nil {
-			return stored, err
+// take gives the queues that are due. When there are none the goroutine has to end.
+func (m *mender) take(ctx context.Context, nowMs int64) (names []queueName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, x := range m.queues {
+		switch {
+		case x.dueMs > nowMs || ctx.Err() != nil:
+		case x.wanted:
+			x.wanted, x.reading, x.dueMs = false, true, nowMs+mendEveryMs
+			names = append(names, name)
+		case len(x.lost) == 0:
+			delete(m.queues, name) // nothing was wrong for long enough
 		}
 	}
-	if len(b.entries) == 0 {
-		b.from = offset
+	if len(names) == 0 {
+		m.running = false
+		m.busy.Store(false)
 	}
-	b.entries = append(b.entries, entry)
-	return stored, nil
+	return names
 }
 
-// flush stores what differs from the index.
-func (b *mendingBatch) flush(index *consumequeue.Index) (stored int, err error) {
-	if len(b.entries) == 0 {
-		return 0, nil
-	}
-	defer func() { b.entries = b.entries[:0] }()
-	from, entries := b.from, b.entries
-	have := make([]consumequeue.Entry, len(entries))
-	n, err := index.Read(b.name.topic, b.name.queue, from, have)
-	if removed, ok := errors.AsType[*consumequeue.RemovedError](err); ok {
-		if removed.Begin >= from+uint64(len(entries)) {
-			return 0, nil
+// mend reads the log for queues.
+func (e *Engine) mend(ctx context.Context, names []queueName) {
+	nowMs := e.lease.now()
+	queues, scanErr := e.compareWithLog(ctx, names)
+	entries, lost := 0, uint64(0)
+	var failed []error
+	m := &e.mender
+	m.mu.Lock()
+	for _, name := range names {
+		x, q := m.queues[name], queues[name]
+		x.reading = false
+		if q == nil || q.gone {
+			delete(m.queues, name)
+			continue
 		}
-		skip := removed.Begin - from
-		from, entries = removed.Begin, entries[skip:]
-		have = have[:len(entries)]
-		n, err = index.Read(b.name.topic, b.name.queue, from, have)
+		entries += q.stored
+		if err := errors.Join(scanErr, q.err); err != nil {
+			failed = append(failed, err)
+			x.wanted = true
+			x.dueMs = nowMs + min(int64(mendPauseMs)<<min(x.failures, 8), mendEveryMs)
+			x.failures++
+			continue
+		}
+		x.failures, x.lost = 0, q.lost
+		for _, r := range q.lost {
+			lost += r.to - r.from
+		}
 	}
-	if err == nil && n == len(entries) && equalEntries(have, entries) {
-		return 0, nil
+	m.mu.Unlock()
+	e.stats.indexMended.Add(uint64(entries))
+	if ctx.Err() != nil {
+		return
 	}
-	if err := index.Repair(b.name.topic, b.name.queue, from, entries); err != nil {
-		return 0, err
+	e.logger.Warn("the queue index was wrong and was compared with the log", "queues", len(names), "entries stored again", entries, "damaged messages", lost)
+	if len(failed) > 0 {
+		e.logger.Error("the queue index could not be compared with the log; that is tried again", "queues", len(failed), "error", failed[0])
 	}
-	return len(entries), nil
+	for some := range slices.Chunk(names, mendSlice) {
+		e.lookAtQueues(some)
+	}
 }
 
-func equalEntries(a, b []consumequeue.Entry) bool {
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
+// isLost tells whether the log was read for a message and has it no more.
+func (e *Engine) isLost(topic uint32, q uint16, offset uint64) bool {
+	m := &e.mender
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	x := m.queues[queueName{topic, q}]
+	if x == nil {
+		return false
 	}
-	return true
+	_, found := slices.BinarySearchFunc(x.lost, offset, func(r offsetRange, offset uint64) int {
+		switch {
+		case r.to <= offset:
+			return -1
+		case r.from > offset:
+			return 1
+		}
+		return 0
+	})
+	return found
 }
 
 // lookAtQueues has pops look at queues again.
-func (e *Engine) lookAtQueues(queues map[queueName]bool) {
+func (e *Engine) lookAtQueues(names []queueName) {
 	e.enter()
 	defer e.leave()
-	for name := range queues {
+	for _, name := range names {
 		for _, sub := range e.fold.leases.SubsOf(name.topic) {
 			if int(name.queue) < e.fold.leases.Queues(sub) {
 				e.markActive(sub, name.queue)

@@ -29,7 +29,8 @@ type outgoing struct {
 // liveMessage is an unsettled message of the segment.
 type liveMessage struct {
 	liveName
-	entry consumequeue.Entry
+	entry  consumequeue.Entry
+	copied bool // entry is that of a copy
 }
 
 type liveName struct {
@@ -174,7 +175,7 @@ func (s *outgoing) believed(topic uint32, q uint16, begin uint64) bool {
 		if err == nil && e.sound(entry[0]) && (at < s.end) == (offset < begin) && s.lies(liveName{topic, q, offset}, entry[0]) {
 			continue
 		}
-		if !e.wasLookedFor(topic, q, offset, at) {
+		if entry[0].Flags&entryLost == 0 && !e.isLost(topic, q, offset) {
 			e.indexWrong(topic, q)
 			return false
 		}
@@ -265,7 +266,7 @@ func (s *outgoing) checkQueue(q *codec.QueueBegin, live func(m liveMessage) bool
 				if at.Position >= s.end {
 					return true
 				}
-				m.entry = at
+				m.entry, m.copied = at, true
 			} else if offset < begin {
 				return true // it was dropped, and nothing is left of it
 			}
@@ -293,7 +294,7 @@ func (s *outgoing) addCopies() {
 		}
 		x := t.copies.At(i)
 		q := t.queues.At(x.queue)
-		if m := (liveMessage{liveName{t.slab.At(q.topic).id, q.index, x.offset}, x.entry}); s.e.wanted(&m) {
+		if m := (liveMessage{liveName{t.slab.At(q.topic).id, q.index, x.offset}, x.entry, true}); s.e.wanted(&m) {
 			s.mustCopy(m)
 		}
 	}

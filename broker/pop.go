@@ -287,6 +287,7 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 
 	// What came back goes first: it has waited longest, and no cap holds it.
 	if pos.Ready > 0 {
+		hole := false
 		table.EachReady(w.sub, q, func(offset uint64) bool {
 			entry, ok := e.entryOf(qSlot, offset)
 			if !ok { // the rest is looked at when this has been loaded
@@ -294,7 +295,10 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 				return false
 			}
 			if !e.sound(entry) {
-				e.indexHole(w, q, offset)
+				if !hole { // one is enough to have the queue mended
+					e.indexHole(w, q, offset)
+				}
+				hole = true
 				return true
 			}
 			if !p.take(w, q, codec.RunAgain, offset, entry, most) {
@@ -336,7 +340,8 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 			e.indexHole(w, q, offset)
 			return exhausted
 		}
-		if !table.Accepts(w.sub, entry.TagHash) {
+		// Of one that is lost nobody knows the tag.
+		if entry.Flags&entryLost == 0 && !table.Accepts(w.sub, entry.TagHash) {
 			p.passed(q, codec.RunSkipped, offset)
 			continue
 		}
@@ -369,7 +374,7 @@ func entryAt(index *consumequeue.Queue, offset uint64) (consumequeue.Entry, bool
 }
 
 // indexHole reports an index entry that its file has lost. The message is in the log, so it is not passed: it
-// waits until the index was mended from there.
+// waits until the index was mended from there. Then there is an entry, whatever the log has: see lostEntry.
 func (e *Engine) indexHole(w *waiter, q uint16, offset uint64) {
 	topic, first := w.topic, e.stats.indexHoles.Add(1)%1000 == 1
 	e.later(func() {

@@ -92,6 +92,7 @@ func (e *Engine) stewardPass(run uint64) {
 	if e.failed.Load() || s.run.Load() != run || nowMs < s.retryMs {
 		return
 	}
+	e.mendDue()
 	if err := e.keepShort(run); err != nil && e.ctx.Err() == nil {
 		s.pauseMs = min(max(2*s.pauseMs, stewardEveryMs), stewardPauseMostMs)
 		s.retryMs = nowMs + s.pauseMs
