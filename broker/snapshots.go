@@ -299,9 +299,11 @@ func (e *Engine) tryBegin(found *mmaplog.Found, position uint64, load bool) (hea
 		return head, err
 	}
 	if e.shadow != nil {
-		if e.shadow, err = e.loadFold(position, head); err != nil {
+		shadow, err := e.loadFold(position, head)
+		if err != nil {
 			return head, err
 		}
+		e.shadow = shadow
 	}
 	e.fold = f
 	e.logger.Info("snapshot loaded", "position", position, "unsettled", e.fold.leases.Unsettled(), "took", time.Since(began))

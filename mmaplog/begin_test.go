@@ -29,7 +29,7 @@ func longLog(t testing.TB, mode IOMode, clean bool) (*memFS, []kept) {
 	} else {
 		r.Abort()
 	}
-	r, k, err := openOnly(t, smallOptions(fs.clone(), mode))
+	r, k, err := openOnly(t, smallOptions(fs.Clone(), mode))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestBeginAtEveryRecord(t *testing.T) {
 			last := all[len(all)-1].header
 			for i, from := range anchors(all) {
 				for _, trimmed := range []bool{false, true} {
-					fs := whole.clone()
+					fs := whole.Clone()
 					first := uint64(0)
 					if trimmed {
 						first = from.LastPosition / minSegmentBytes
@@ -175,7 +175,7 @@ func TestWrongAnchor(t *testing.T) {
 			if name == "nothing is there" {
 				file = segmentPath(all[len(all)-1].header.Position / minSegmentBytes)
 			}
-			_, k, err := openOnly(t, beginAt(smallOptions(fs.clone(), IOStaged), from))
+			_, k, err := openOnly(t, beginAt(smallOptions(fs.Clone(), IOStaged), from))
 			got, ok := errors.AsType[*AnchorError](err)
 			if !ok || got.File != file || !strings.Contains(got.What, c.says) {
 				t.Fatalf("error %v in %q", err, file)
@@ -264,7 +264,7 @@ func TestLogWithoutItsBeginning(t *testing.T) {
 		"one segment too old": {froms[slices.IndexFunc(all, func(k kept) bool { return k.header.Position > minSegmentBytes+5000 })], 1, "needs it from position"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := openOnly(t, beginAt(smallOptions(whole.clone(), IOStaged), c.from))
+			_, _, err := openOnly(t, beginAt(smallOptions(whole.Clone(), IOStaged), c.from))
 			damage, ok := errors.AsType[*DamageError](err)
 			if !ok || damage.File != segmentPath(c.missing) || !strings.Contains(damage.What, c.says) {
 				t.Fatalf("error %v", err)
@@ -272,7 +272,7 @@ func TestLogWithoutItsBeginning(t *testing.T) {
 		})
 	}
 	covered := froms[slices.IndexFunc(all, func(k kept) bool { return k.header.Position > 2*minSegmentBytes+64 })]
-	gap := whole.clone()
+	gap := whole.Clone()
 	gap.Remove(segmentPath(3))
 	_, _, err := openOnly(t, beginAt(smallOptions(gap, IOStaged), covered))
 	if damage, ok := errors.AsType[*DamageError](err); !ok || damage.File != segmentPath(3) {
@@ -290,8 +290,8 @@ func TestNewerFormat(t *testing.T) {
 	for _, n := range []uint64{0, 2} {
 		fs, _ := longLog(t, IOStaged, true)
 		fs.OpenFile(segmentPath(9)+tmpSuffix, 0x42, 0)
-		fs.poke(segmentPath(1), func(b []byte) { b[3] ^= 1 }) // whatever else is wrong
-		fs.poke(segmentPath(n), func(b []byte) {
+		fs.Poke(segmentPath(1), func(b []byte) { b[3] ^= 1 }) // whatever else is wrong
+		fs.Poke(segmentPath(n), func(b []byte) {
 			b[8] = 2
 			clear(b[12:16])
 			sum := codec.Checksum(0, b[:64])

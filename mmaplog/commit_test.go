@@ -104,7 +104,7 @@ func TestUnsyncedBound(t *testing.T) {
 		r, _ := open(t, o)
 		defer r.Abort()
 		gate := make(chan struct{})
-		fs.setFault(func(op, _ string) error {
+		fs.SetFault(func(op, _ string) error {
 			if op == "flush" {
 				<-gate
 			}
@@ -120,7 +120,7 @@ func TestUnsyncedBound(t *testing.T) {
 		if s := r.Stats(); s.Unsynced > 50_000 || s.Unsynced < 40_000 || s.RingUsed < minRingBytes/2 || s.BoundWaits == 0 {
 			t.Fatalf("%+v", s)
 		}
-		fs.setFault(nil)
+		fs.SetFault(nil)
 		close(gate)
 		r.commitAll()
 		if s := r.Stats(); s.Unsynced > 50_000 {
@@ -194,7 +194,7 @@ func TestSyncToGivesUp(t *testing.T) {
 	fs := newMemFS()
 	r, _ := open(t, smallOptions(fs, IOStaged))
 	gate := make(chan struct{})
-	fs.setFault(func(op, _ string) error {
+	fs.SetFault(func(op, _ string) error {
 		if op == "flush" {
 			<-gate
 		}
@@ -230,7 +230,7 @@ func TestSegmentsInOrder(t *testing.T) {
 	defer r.Abort()
 	poll(t, "the second segment", func() bool { return r.prepared.Load() == 2 })
 	var early, writes counter
-	fs.setFault(func(op, name string) error {
+	fs.SetFault(func(op, name string) error {
 		base, ok := parseSegmentName(strings.TrimSuffix(name, tmpSuffix))
 		if !ok || op != "write" || r.prepared.Load() <= r.geo.segment(base) {
 			return nil

@@ -130,11 +130,11 @@ func (h *history) life() {
 	if h.rng.IntN(4) == 0 { // the power fails during recovery
 		fz := newFreezer(1 + h.rng.IntN(12))
 		close(fz.thaw)
-		h.fs.setFault(fz.fault)
+		h.fs.SetFault(fz.fault)
 		if r, _, err := openOnly(h.t, o); err == nil {
 			r.Abort()
 		}
-		h.fs = h.fs.crash(h.rng)
+		h.fs = h.fs.Crash(h.rng)
 		h.safe = h.hard
 		o.FS = h.fs
 	}
@@ -161,7 +161,7 @@ func (h *history) life() {
 	}
 
 	fz := newFreezer(1 + h.rng.IntN(60))
-	h.fs.setFault(fz.fault)
+	h.fs.SetFault(fz.fault)
 	h.work(r, fz)
 	r.end(ErrClosed, nil) // no position moves from here on
 	close(fz.thaw)
@@ -171,7 +171,7 @@ func (h *history) life() {
 	h.all = append(h.all, r.appended...)
 	r.Abort()
 	h.removed += int(r.Stats().SegmentsRemoved)
-	h.fs.setFault(nil)
+	h.fs.SetFault(nil)
 	h.safe, h.hard = r.Written(), r.Synced()
 	if h.rng.IntN(3) == 0 {
 		return // only the process dies
@@ -180,7 +180,7 @@ func (h *history) life() {
 	if o.Policy == SyncAlways && r.Committed() != r.Synced() {
 		h.t.Fatalf("committed %d, synced %d", r.Committed(), r.Synced())
 	}
-	h.fs = h.fs.crash(h.rng)
+	h.fs = h.fs.Crash(h.rng)
 }
 
 // work appends until the disk freezes or enough was done.
@@ -215,7 +215,7 @@ func (h *history) work(r *rig, fz *freezer) {
 				}
 			}
 			if !frozen() && r.Appended() == r.Synced() && h.mode == IOStaged {
-				h.fs.writeBack(h.rng)
+				h.fs.WriteBack(h.rng)
 			}
 		case 3:
 			h.next = append(h.next, r.anchor())

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"github.com/leasemq/leasemq/mmaplog/crashfs"
 )
 
 // For every n: the nth operation of the disk fails. Nothing that was committed is lost, the failure is
@@ -14,7 +16,7 @@ func TestNthOperationFails(t *testing.T) {
 		err error
 		ops []string
 	}{
-		"short write":      {&shortWrite{syscall.EIO}, []string{"write"}},
+		"short write":      {&crashfs.ShortWrite{Err: syscall.EIO}, []string{"write"}},
 		"write error":      {syscall.EIO, []string{"write", "populate"}},
 		"flush error":      {syscall.EIO, []string{"flush", "sync"}},
 		"directory error":  {syscall.EIO, []string{"rename", "syncdir", "open", "map", "remove"}},
@@ -101,7 +103,7 @@ func TestDiskFull(t *testing.T) {
 			}
 			return nil
 		}
-		fs.setFault(full)
+		fs.SetFault(full)
 		for r.geo.segment(r.section.head) == 0 {
 			if r.DiskFull() {
 				t.Fatal("full before another segment was needed")
@@ -131,7 +133,7 @@ func TestDiskFull(t *testing.T) {
 		if r.Err() != nil || r.DiskFree() != 0 {
 			t.Fatalf("%v, %d bytes free", r.Err(), r.DiskFree())
 		}
-		fs.setFault(nil)
+		fs.SetFault(nil)
 		r.until(func() bool { return r.Committed() >= beyond.end() })
 		poll(t, "DiskFull to end", func() bool { return !r.DiskFull() })
 		all := r.appended
@@ -147,7 +149,7 @@ func TestCloseOnFullDisk(t *testing.T) {
 	fs := newMemFS()
 	r, _ := open(t, smallOptions(fs, IOStaged))
 	poll(t, "the second segment", func() bool { return r.prepared.Load() == 2 })
-	fs.setFault(func(op, _ string) error {
+	fs.SetFault(func(op, _ string) error {
 		if op == "allocate" {
 			return syscall.ENOSPC
 		}
@@ -163,7 +165,7 @@ func TestCloseOnFullDisk(t *testing.T) {
 	if err := r.Close(); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("close: %v", err)
 	}
-	fs.setFault(nil)
+	fs.SetFault(nil)
 	again, k := open(t, smallOptions(fs, IOStaged))
 	sameRecords(t, k.own(), fits)
 	again.Abort()
@@ -176,7 +178,7 @@ func TestStartOnFullDisk(t *testing.T) {
 	if _, _, err := tryOpen(t, smallOptions(fs, IOStaged)); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("error %v", err)
 	}
-	fs.setFault(nil)
+	fs.SetFault(nil)
 	r, _ := open(t, smallOptions(fs, IOStaged))
 	r.Abort()
 }

@@ -104,7 +104,7 @@ func TestScanErrors(t *testing.T) {
 		"clock":    {func(b []byte) { reseal(b, func(h *codec.Header) { h.LeaseMs = 0 }) }, "lease clock falls"},
 	} {
 		var whole []byte
-		fs.poke(segmentPath(1), func(b []byte) { whole = bytes.Clone(b); c.damage(b[at-minSegmentBytes:]) })
+		fs.Poke(segmentPath(1), func(b []byte) { whole = bytes.Clone(b); c.damage(b[at-minSegmentBytes:]) })
 		k := &keeper{}
 		err := r.Scan(ctx, first, math.MaxUint64, k.replay)
 		got, ok := errors.AsType[*RecordError](err)
@@ -117,7 +117,7 @@ func TestScanErrors(t *testing.T) {
 		if h, err := r.ReadHeader(at); name != "clock" && !errors.As(err, &got) {
 			t.Errorf("%s: header %+v, %v", name, h, err)
 		}
-		fs.poke(segmentPath(1), func(b []byte) { copy(b, whole) })
+		fs.Poke(segmentPath(1), func(b []byte) { copy(b, whole) })
 	}
 	for _, from := range []uint64{first + 8, first + 3, first - 8, 0} {
 		err := r.Scan(ctx, from, math.MaxUint64, noRecord)

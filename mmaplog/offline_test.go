@@ -40,7 +40,7 @@ func readAll(t testing.TB, fs FS, from uint64) (Tail, []kept) {
 func TestReader(t *testing.T) {
 	for _, clean := range []bool{true, false} {
 		fs, all := longLog(t, IOStaged, clean)
-		fs.setFault(func(op, name string) error {
+		fs.SetFault(func(op, name string) error {
 			if op != "open" && op != "read" {
 				t.Errorf("%s of %s", op, name)
 			}
@@ -118,13 +118,13 @@ func TestReaderBesideAppends(t *testing.T) {
 	whole, all := longLog(t, IOStaged, true)
 	from := all[slices.IndexFunc(all, func(k kept) bool { return k.header.Position > minSegmentBytes+30_000 })].header.Position
 	for n := 0; ; n++ {
-		fs := whole.clone()
+		fs := whole.Clone()
 		var later []byte
-		fs.poke(segmentPath(1), func(b []byte) { later = bytes.Clone(b); clear(b[from-minSegmentBytes:]) })
+		fs.Poke(segmentPath(1), func(b []byte) { later = bytes.Clone(b); clear(b[from-minSegmentBytes:]) })
 		var reads counter
-		fs.setFault(func(op, _ string) error {
+		fs.SetFault(func(op, _ string) error {
 			if op == "read" && reads.next() == n {
-				fs.poke(segmentPath(1), func(b []byte) { copy(b, later) })
+				fs.Poke(segmentPath(1), func(b []byte) { copy(b, later) })
 			}
 			return nil
 		})
@@ -260,8 +260,8 @@ func TestEveryByteFromSnapshot(t *testing.T) {
 		for off := uint64(0); off < used+16; off += step {
 			at := n*minSegmentBytes + off
 			from := picks[int(off)%len(picks)]
-			fs := whole.clone()
-			fs.poke(segmentPath(n), func(b []byte) { b[off] ^= 1 << (off % 8) })
+			fs := whole.Clone()
+			fs.Poke(segmentPath(n), func(b []byte) { b[off] ^= 1 << (off % 8) })
 			hit := func(k kept) bool { return at >= k.header.Position && at < k.header.Position+uint64(len(k.raw)) }
 			if !slices.ContainsFunc(behindFrom(all, From{Position: from.LastPosition}), hit) && off >= segmentHeaderBytes {
 				// Below the snapshot nothing is read: the reader sees more than Open then.
@@ -275,14 +275,14 @@ func TestEveryByteFromSnapshot(t *testing.T) {
 			}
 			check(fmt.Sprintf("byte %d of segment %d flipped", off, n), fs, from, hit, segmentPath(n))
 
-			fs = whole.clone()
-			fs.poke(segmentPath(n), func(b []byte) { clear(b[off:]) })
+			fs = whole.Clone()
+			fs.Poke(segmentPath(n), func(b []byte) { clear(b[off:]) })
 			check(fmt.Sprintf("segment %d zeroed from byte %d", n, off), fs, first, func(k kept) bool {
-				return k.header.Position/minSegmentBytes == n && !bytes.Equal(k.raw, fs.names[segmentPath(n)].cur[k.header.Position%minSegmentBytes:][:len(k.raw)])
+				return k.header.Position/minSegmentBytes == n && !bytes.Equal(k.raw, fs.Files()[segmentPath(n)][k.header.Position%minSegmentBytes:][:len(k.raw)])
 			}, segmentPath(n))
 
-			fs = whole.clone()
-			fs.cut(segmentPath(n), int(off))
+			fs = whole.Clone()
+			fs.Cut(segmentPath(n), int(off))
 			if _, err := verdict(t, fs, first); err == nil || !strings.Contains(err.Error(), segmentPath(n)) {
 				t.Fatalf("segment %d truncated to %d bytes: %v", n, off, err)
 			}
@@ -305,22 +305,22 @@ func TestReaderProblems(t *testing.T) {
 		file string
 		says string
 	}{
-		"header":  {func(fs *memFS) { fs.poke(segmentPath(2), func(b []byte) { b[5] ^= 1 }) }, end(2), segmentPath(2), "does not begin like"},
-		"first":   {func(fs *memFS) { fs.poke(segmentPath(0), func(b []byte) { b[20] ^= 1 }) }, end(0), segmentPath(0), "checksum"},
-		"short":   {func(fs *memFS) { fs.cut(segmentPath(1), 30_001) }, end(1), segmentPath(1), "30001 bytes"},
-		"long":    {func(fs *memFS) { fs.cut(segmentPath(1), minSegmentBytes+3) }, end(1), segmentPath(1), "65539 bytes"},
-		"empty":   {func(fs *memFS) { fs.cut(segmentPath(3), 0) }, end(3), segmentPath(3), "0 bytes"},
+		"header":  {func(fs *memFS) { fs.Poke(segmentPath(2), func(b []byte) { b[5] ^= 1 }) }, end(2), segmentPath(2), "does not begin like"},
+		"first":   {func(fs *memFS) { fs.Poke(segmentPath(0), func(b []byte) { b[20] ^= 1 }) }, end(0), segmentPath(0), "checksum"},
+		"short":   {func(fs *memFS) { fs.Cut(segmentPath(1), 30_001) }, end(1), segmentPath(1), "30001 bytes"},
+		"long":    {func(fs *memFS) { fs.Cut(segmentPath(1), minSegmentBytes+3) }, end(1), segmentPath(1), "65539 bytes"},
+		"empty":   {func(fs *memFS) { fs.Cut(segmentPath(3), 0) }, end(3), segmentPath(3), "0 bytes"},
 		"missing": {func(fs *memFS) { fs.Remove(segmentPath(1)); fs.Remove(segmentPath(2)) }, end(1), segmentPath(1), "missing"},
-		"behind":  {func(fs *memFS) { fs.poke(segmentPath(5), func(b []byte) { clear(b[:64]) }) }, all[len(all)-1].end(), segmentPath(5), "does not begin"},
-		"stray": {func(fs *memFS) { fs.names["/data/log/00000000000000070000.log"] = &memInode{cur: make([]byte, 100)} }, all[len(all)-1].end(),
+		"behind":  {func(fs *memFS) { fs.Poke(segmentPath(5), func(b []byte) { clear(b[:64]) }) }, all[len(all)-1].end(), segmentPath(5), "does not begin"},
+		"stray": {func(fs *memFS) { fs.Put("/data/log/00000000000000070000.log", make([]byte, 100)) }, all[len(all)-1].end(),
 			"/data/log/00000000000000070000.log", "does not begin"},
 		"far": {func(fs *memFS) {
-			fs.names["/data/log/18446744073709486080.log"] = &memInode{cur: make([]byte, minSegmentBytes)}
+			fs.Put("/data/log/18446744073709486080.log", make([]byte, minSegmentBytes))
 		}, all[len(all)-1].end(),
 			"/data/log/18446744073709486080.log", "does not begin"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := whole.clone()
+			fs := whole.Clone()
 			c.do(fs)
 			tail, records := readAll(t, fs, 0)
 			if tail.Damage == nil || tail.Damage.File != c.file || !strings.Contains(tail.Damage.What, c.says) || tail.End != c.end || tail.Torn || tail.Clean {
@@ -397,7 +397,7 @@ func FuzzReader(f *testing.F) {
 	}
 	r.Start(1, 5, 5)
 	r.Close()
-	seg := fs.names[segmentPath(0)].cur[:300]
+	seg := fs.Files()[segmentPath(0)][:300]
 	f.Add(seg, seg, uint64(0), uint64(1), uint16(0))
 	f.Add(seg, []byte{}, uint64(0), uint64(3), uint16(64))
 	f.Add(seg, bytes.Repeat([]byte{0xff}, 200), uint64(7), uint64(1<<48), uint16(128))
@@ -415,8 +415,7 @@ func FuzzReader(f *testing.F) {
 				putSegmentHeader(data, minSegmentBytes, base)
 			}
 			name := filepath.Join("/data/log", segmentName(base))
-			n := &memInode{name: name, cur: data, durable: bytes.Clone(data)}
-			fs.names[name], fs.durable[name] = n, n
+			fs.Put(name, data)
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

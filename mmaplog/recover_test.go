@@ -46,8 +46,8 @@ func TestTornTail(t *testing.T) {
 		from, to := all[3].header.Position, all[5].end()
 		for cut := from; cut < to; cut++ {
 			for _, garbage := range []bool{false, true} {
-				torn := fs.clone()
-				torn.poke(segmentPath(0), func(b []byte) {
+				torn := fs.Clone()
+				torn.Poke(segmentPath(0), func(b []byte) {
 					clear(b[cut:])
 					if garbage {
 						for i := range b[cut:to] {
@@ -56,7 +56,7 @@ func TestTornTail(t *testing.T) {
 					}
 				})
 				var want []kept
-				torn.poke(segmentPath(0), func(b []byte) {
+				torn.Poke(segmentPath(0), func(b []byte) {
 					for _, k := range all {
 						if !bytes.Equal(b[k.header.Position:][:len(k.raw)], k.raw) {
 							break // the cut has changed it; a zero in the place of a zero has not
@@ -94,8 +94,8 @@ func TestBitFlips(t *testing.T) {
 	bit := 0
 	damaged, cut := 0, 0
 	for off := range end + 100 {
-		flipped := fs.clone()
-		flipped.poke(segmentPath(0), func(b []byte) { b[off] ^= 1 << (bit % 8) })
+		flipped := fs.Clone()
+		flipped.Poke(segmentPath(0), func(b []byte) { b[off] ^= 1 << (bit % 8) })
 		bit++
 		var promise uint64 // newest that the flip left alone
 		for _, k := range all {
@@ -140,7 +140,7 @@ func TestStaleBytesStayGone(t *testing.T) {
 	eachIO(t, func(t *testing.T, mode IOMode) {
 		fs, all := logWith(t, mode, 100, 100, 100, 100, 100, 100)
 		torn := all[3]
-		fs.poke(segmentPath(0), func(b []byte) { clear(b[torn.header.Position:torn.end()]) }) // a hole; 4 and 5 lie behind it
+		fs.Poke(segmentPath(0), func(b []byte) { clear(b[torn.header.Position:torn.end()]) }) // a hole; 4 and 5 lie behind it
 		r, k := open(t, smallOptions(fs, mode))
 		sameRecords(t, k.own(), all[:3])
 		if f := r.Recovery(); f.BytesCut == 0 {
@@ -169,7 +169,7 @@ func TestLaterSegmentsAside(t *testing.T) {
 		o := smallOptions(fs, mode)
 		o.Policy = SyncNever // so that no promise covers what is torn below
 		r, _ := open(t, o)
-		fs.setFault(func(op, _ string) error {
+		fs.SetFault(func(op, _ string) error {
 			if op == "flush" {
 				<-r.done // the disk takes no flush any more
 				return errors.New("too late")
@@ -181,10 +181,10 @@ func TestLaterSegmentsAside(t *testing.T) {
 		}
 		r.commitAll()
 		r.Abort()
-		fs.setFault(nil)
+		fs.SetFault(nil)
 		all := r.appended
 		torn := slices.IndexFunc(all, func(k kept) bool { return k.header.Position > minSegmentBytes+minSegmentBytes/2 })
-		fs.poke(segmentPath(1), func(b []byte) { b[all[torn].header.Position-minSegmentBytes+70] ^= 1 })
+		fs.Poke(segmentPath(1), func(b []byte) { b[all[torn].header.Position-minSegmentBytes+70] ^= 1 })
 
 		r, k := open(t, o)
 		if sameRecords(t, k.own(), all[:torn]) != 0 {
@@ -254,7 +254,7 @@ func TestCleanStopNotLast(t *testing.T) {
 	r.add(10)
 	r.Close()
 	end := r.Appended()
-	fs.poke(segmentPath(0), func(b []byte) { b[end+100] = 1 })
+	fs.Poke(segmentPath(0), func(b []byte) { b[end+100] = 1 })
 	r, _ = open(t, smallOptions(fs, IOStaged))
 	defer r.Abort()
 	if f := r.Recovery(); f.CleanStop || f.BytesCut != 101 {
@@ -279,8 +279,8 @@ func TestDamagedDirectory(t *testing.T) {
 		file string
 		says string
 	}{
-		"header flipped":   {func(fs *memFS) { fs.poke(segmentPath(1), func(b []byte) { b[20] ^= 4 }) }, segmentPath(1), "checksum of the segment header"},
-		"header zeroed":    {func(fs *memFS) { fs.poke(segmentPath(2), func(b []byte) { clear(b[:64]) }) }, segmentPath(2), "does not begin like"},
+		"header flipped":   {func(fs *memFS) { fs.Poke(segmentPath(1), func(b []byte) { b[20] ^= 4 }) }, segmentPath(1), "checksum of the segment header"},
+		"header zeroed":    {func(fs *memFS) { fs.Poke(segmentPath(2), func(b []byte) { clear(b[:64]) }) }, segmentPath(2), "does not begin like"},
 		"missing inside":   {func(fs *memFS) { fs.Remove(segmentPath(1)) }, segmentPath(1), "missing"},
 		"missing at start": {func(fs *memFS) { fs.Remove(segmentPath(0)) }, segmentPath(0), "missing"},
 		"swapped": {func(fs *memFS) {
@@ -288,15 +288,15 @@ func TestDamagedDirectory(t *testing.T) {
 			fs.Rename(segmentPath(2), segmentPath(1))
 			fs.Rename("/x", segmentPath(2))
 		}, segmentPath(1), "belongs to the segment"},
-		"short": {func(fs *memFS) { fs.names[segmentPath(1)].cur = fs.names[segmentPath(1)].cur[:1000] }, segmentPath(1), "1000 bytes"},
-		"empty": {func(fs *memFS) { fs.names[segmentPath(1)].cur = nil }, segmentPath(1), "0 bytes"},
-		"record zeroed": {func(fs *memFS) { fs.poke(segmentPath(1), func(b []byte) { clear(b[5000:6000]) }) }, segmentPath(1),
+		"short": {func(fs *memFS) { fs.Cut(segmentPath(1), 1000) }, segmentPath(1), "1000 bytes"},
+		"empty": {func(fs *memFS) { fs.Cut(segmentPath(1), 0) }, segmentPath(1), "0 bytes"},
+		"record zeroed": {func(fs *memFS) { fs.Poke(segmentPath(1), func(b []byte) { clear(b[5000:6000]) }) }, segmentPath(1),
 			"everything below position"},
-		"segment zeroed": {func(fs *memFS) { fs.poke(segmentPath(1), func(b []byte) { clear(b[64:]) }) }, segmentPath(1),
+		"segment zeroed": {func(fs *memFS) { fs.Poke(segmentPath(1), func(b []byte) { clear(b[64:]) }) }, segmentPath(1),
 			"the records stop"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := whole.clone()
+			fs := whole.Clone()
 			damage.do(fs)
 			before, _ := fs.ReadDir("/data/log")
 			_, _, err := openOnly(t, smallOptions(fs, IOStaged))
@@ -319,7 +319,7 @@ func TestDamagedDirectory(t *testing.T) {
 
 // forge writes a record with a good checksum behind the log's end.
 func forge(fs *memFS, pos uint64, change func(h *codec.Header)) {
-	fs.poke(segmentPath(0), func(b []byte) {
+	fs.Poke(segmentPath(0), func(b []byte) {
 		h := codec.Header{Type: codec.TypeClock, Epoch: 9, Position: pos, LeaseMs: 1 << 40}
 		change(&h)
 		codec.Seal(b[pos:pos+codec.HeaderBytes], &h, 0, 0)
@@ -342,7 +342,7 @@ func TestContradictions(t *testing.T) {
 		"other position": {func(h *codec.Header) { h.Position += 8 }, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := whole.clone()
+			fs := whole.Clone()
 			forge(fs, end, c.change)
 			r, k, err := openOnly(t, smallOptions(fs, IOStaged))
 			if _, ok := errors.AsType[*DamageError](err); ok != c.damage {
@@ -365,7 +365,7 @@ func TestPromiseBehindTheEnd(t *testing.T) {
 	end := all[3].end()
 	for _, at := range []uint64{end + 8, end + 4096, minSegmentBytes - 64} {
 		for _, promise := range []uint64{0, end, end + 1} {
-			fs := whole.clone()
+			fs := whole.Clone()
 			forge(fs, at, func(h *codec.Header) { h.Synced = promise })
 			r, _, err := openOnly(t, smallOptions(fs, IOStaged))
 			damage, ok := errors.AsType[*DamageError](err)
@@ -385,8 +385,8 @@ func TestPromiseBehindTheEnd(t *testing.T) {
 // A segment whose name was not durable when the broker died is taken over only with a durable name.
 func TestNamesAreMadeDurable(t *testing.T) {
 	fs := newMemFS()
-	fs.setFault(func(op, _ string) error {
-		if op == "syncdir" && fs.hasName(segmentPath(1)) {
+	fs.SetFault(func(op, _ string) error {
+		if op == "syncdir" && fs.Has(segmentPath(1)) {
 			return errors.New("killed here")
 		}
 		return nil
@@ -398,7 +398,7 @@ func TestNamesAreMadeDurable(t *testing.T) {
 	r.Start(1, 0, 0) // perhaps in time
 	wait(t, r.done)
 	r.Abort() // the process dies; the name is there, and not durable
-	fs.setFault(func(op, name string) error {
+	fs.SetFault(func(op, name string) error {
 		if op == "allocate" && strings.HasPrefix(name, segmentName(2*minSegmentBytes)) {
 			return syscall.ENOSPC // no third segment, whose making would sync the directory
 		}
@@ -412,8 +412,8 @@ func TestNamesAreMadeDurable(t *testing.T) {
 	r.commitAll()
 	all := r.appended
 	r.Abort()
-	fs.pending = nil // the power fails; nothing of the directory that was not synced survives
-	r, k := open(t, smallOptions(fs.crash(newRand(t)), IOStaged))
+	fs.ForgetNames() // the power fails; nothing of the directory that was not synced survives
+	r, k := open(t, smallOptions(fs.Crash(newRand(t)), IOStaged))
 	defer r.Abort()
 	sameRecords(t, k.own(), all)
 }
@@ -453,7 +453,7 @@ func TestRecoveryIsRestartable(t *testing.T) {
 	o := smallOptions(fs, IOStaged)
 	o.Policy = SyncNever
 	r, _ := open(t, o)
-	fs.setFault(func(op, _ string) error {
+	fs.SetFault(func(op, _ string) error {
 		if op == "flush" {
 			<-r.done
 			return errors.New("too late")
@@ -465,13 +465,13 @@ func TestRecoveryIsRestartable(t *testing.T) {
 	}
 	r.commitAll()
 	r.Abort()
-	fs.setFault(nil)
+	fs.SetFault(nil)
 	all := r.appended
-	fs.poke(segmentPath(1), func(b []byte) { clear(b[30000:34000]) })
+	fs.Poke(segmentPath(1), func(b []byte) { clear(b[30000:34000]) })
 	torn := slices.IndexFunc(all, func(k kept) bool { return k.end() > minSegmentBytes+30000 })
 
 	for n := 0; ; n++ {
-		try := fs.clone()
+		try := fs.Clone()
 		failed := failNth(try, n, errors.New("power cut"), "write", "sync", "zero", "rename", "syncdir", "open")
 		o.FS = try
 		if r, _, err := openOnly(t, o); err == nil {
@@ -483,7 +483,7 @@ func TestRecoveryIsRestartable(t *testing.T) {
 			}
 			return
 		}
-		after := try.crash(rand.New(rand.NewPCG(rng.Uint64(), 0)))
+		after := try.Crash(rand.New(rand.NewPCG(rng.Uint64(), 0)))
 		o.FS = after
 		r, k := open(t, o)
 		if sameRecords(t, k.own(), all[:torn]) != 0 {
@@ -497,13 +497,13 @@ func TestRecoveryIsRestartable(t *testing.T) {
 // came to that.
 func failNth(fs *memFS, n int, err error, ops ...string) func() bool {
 	var count counter
-	fs.setFault(func(op, _ string) error {
+	fs.SetFault(func(op, _ string) error {
 		if slices.Contains(ops, op) && count.next() >= n {
 			return err
 		}
 		return nil
 	})
-	return func() bool { fs.setFault(nil); return count.value() > n }
+	return func() bool { fs.SetFault(nil); return count.value() > n }
 }
 
 // TestLastSegmentsRemoved: nothing on the disk tells what files held that are gone, but that one is gone shows.

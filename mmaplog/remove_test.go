@@ -88,7 +88,7 @@ func TestRemoveBefore(t *testing.T) {
 		if _, _, err := r.RemoveBefore(1 << 60); !errors.Is(err, ErrClosed) {
 			t.Fatalf("after Close: %v", err)
 		}
-		again, k := open(t, beginAt(smallOptions(fs.crash(newRand(t)), mode), from))
+		again, k := open(t, beginAt(smallOptions(fs.Crash(newRand(t)), mode), from))
 		defer again.Abort()
 		if len(k.own()) != 1 || again.First() != r.First() {
 			t.Fatalf("%d records, %+v", len(k.own()), again.Recovery())
@@ -105,7 +105,7 @@ func TestRemoveLeavesWhatIsNeeded(t *testing.T) {
 		r, _ := open(t, o)
 		poll(t, "the second segment", func() bool { return r.prepared.Load() == 2 })
 		gate := make(chan struct{})
-		fs.setFault(func(op, _ string) error {
+		fs.SetFault(func(op, _ string) error {
 			if op == "flush" {
 				<-gate
 			}
@@ -118,7 +118,7 @@ func TestRemoveLeavesWhatIsNeeded(t *testing.T) {
 		if n, _, err := r.RemoveBefore(1 << 60); n != 0 || err != nil {
 			t.Fatalf("%d segments removed before they were synced, %v", n, err)
 		}
-		fs.setFault(func(op, _ string) error {
+		fs.SetFault(func(op, _ string) error {
 			if op == "allocate" {
 				return syscall.ENOSPC
 			}
@@ -150,7 +150,7 @@ func TestRemoveLeavesWhatIsNeeded(t *testing.T) {
 			t.Fatalf("segments %d are left of a log that ends at %d", left, from.Position)
 		}
 		r.Abort()
-		fs.setFault(nil)
+		fs.SetFault(nil)
 		again, k := open(t, beginAt(smallOptions(fs, mode), from))
 		defer again.Abort()
 		if len(k.own()) != 0 || again.Recovery().End != from.Position {
@@ -168,7 +168,7 @@ func TestRemoveOperationFails(t *testing.T) {
 		r := filled(t, fs, IOStaged)
 		from := r.anchor()
 		var count counter
-		fs.setFault(func(op, _ string) error {
+		fs.SetFault(func(op, _ string) error {
 			if (op == "remove" || op == "syncdir") && count.next() == n {
 				return syscall.EIO
 			}
@@ -191,7 +191,7 @@ func TestRemoveOperationFails(t *testing.T) {
 		}
 		checkReads(t, r)
 
-		died := fs.crash(rand.New(rand.NewPCG(rng.Uint64(), 0)))
+		died := fs.Crash(rand.New(rand.NewPCG(rng.Uint64(), 0)))
 		checkNoGap(t, died)
 		after, _ := open(t, beginAt(smallOptions(died, IOStaged), from))
 		after.Abort()
@@ -230,7 +230,7 @@ func TestRemoveInterrupted(t *testing.T) {
 				r.end(ErrClosed, nil)
 				r.Abort()
 				failed()
-				died := fs.crash(rng)
+				died := fs.Crash(rng)
 				checkNoGap(t, died)
 				first := segmentsIn(t, died)[0]
 				if first > 5 || first < uint64(n/2) { // those before were removed and the directory synced
@@ -369,7 +369,7 @@ func TestCloseWaitsForRemoval(t *testing.T) {
 	r := filled(t, fs, IOStaged)
 	reached, gate := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	fs.setFault(func(op, _ string) error {
+	fs.SetFault(func(op, _ string) error {
 		if op == "remove" {
 			once.Do(func() { close(reached) })
 			<-gate

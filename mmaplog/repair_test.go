@@ -22,23 +22,21 @@ func damages(all []kept) map[string]damagedLog {
 	mid := at(minSegmentBytes + 20_000)
 	return map[string]damagedLog{
 		"hole": {mid, []uint64{5, 4, 3, 2, 1}, true,
-			func(fs *memFS) { fs.poke(segmentPath(1), func(b []byte) { b[mid-minSegmentBytes+100] ^= 1 }) }},
+			func(fs *memFS) { fs.Poke(segmentPath(1), func(b []byte) { b[mid-minSegmentBytes+100] ^= 1 }) }},
 		"first record": {minSegmentBytes + 64, []uint64{5, 4, 3, 2, 1}, false,
-			func(fs *memFS) { fs.poke(segmentPath(1), func(b []byte) { clear(b[64:200]) }) }},
+			func(fs *memFS) { fs.Poke(segmentPath(1), func(b []byte) { clear(b[64:200]) }) }},
 		"very first record": {64, []uint64{5, 4, 3, 2, 1, 0}, false,
-			func(fs *memFS) { fs.poke(segmentPath(0), func(b []byte) { clear(b[64:200]) }) }},
+			func(fs *memFS) { fs.Poke(segmentPath(0), func(b []byte) { clear(b[64:200]) }) }},
 		"header": {2*minSegmentBytes + 64, []uint64{5, 4, 3, 2}, false,
-			func(fs *memFS) { fs.poke(segmentPath(2), func(b []byte) { b[3] ^= 1 }) }},
+			func(fs *memFS) { fs.Poke(segmentPath(2), func(b []byte) { b[3] ^= 1 }) }},
 		"short": {minSegmentBytes + 64, []uint64{5, 4, 3, 2, 1}, false,
-			func(fs *memFS) { fs.cut(segmentPath(1), 40_003) }},
+			func(fs *memFS) { fs.Cut(segmentPath(1), 40_003) }},
 		"missing": {2*minSegmentBytes + 64, []uint64{5, 4}, false,
 			func(fs *memFS) { fs.Remove(segmentPath(3)); fs.Remove(segmentPath(2)); fs.SyncDir("/data/log") }},
 		"prepared one": {4*minSegmentBytes + 64, []uint64{5, 4}, false,
-			func(fs *memFS) { fs.poke(segmentPath(5), func(b []byte) { clear(b) }) }},
+			func(fs *memFS) { fs.Poke(segmentPath(5), func(b []byte) { clear(b) }) }},
 		"stray file": {all[len(all)-1].end(), []uint64{5, 1}, false, func(fs *memFS) {
-			n := &memInode{cur: []byte("what is this")}
-			fs.names["/data/log/00000000000000070000.log"] = n
-			fs.durable["/data/log/00000000000000070000.log"] = n
+			fs.Put("/data/log/00000000000000070000.log", []byte("what is this"))
 		}},
 	}
 }
@@ -54,16 +52,16 @@ type damagedLog struct {
 func logFiles(t testing.TB, fs *memFS) (segments map[string][]byte, aside map[uint64]bool) {
 	t.Helper()
 	segments, aside = map[string][]byte{}, map[uint64]bool{}
-	for path, node := range fs.names {
+	for path, content := range fs.Files() {
 		name, n, isAside := strings.Cut(filepath.Base(path), asideMark)
 		base, ok := parseSegmentName(name)
 		switch {
 		case filepath.Dir(path) != "/data/log" || !ok:
 		case !isAside:
-			segments[path] = bytes.Clone(node.cur)
+			segments[path] = bytes.Clone(content)
 		case strings.HasSuffix(n, tmpSuffix): // a copy that was not finished
 		default:
-			s := segmentScan{file: bytes.NewReader(node.cur), base: base, size: int64(len(node.cur))}
+			s := segmentScan{file: bytes.NewReader(content), base: base, size: int64(len(content))}
 			if _, err := s.look(64, func(r Record) error { aside[r.Header.Position] = true; return nil }); err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +76,7 @@ func TestRepair(t *testing.T) {
 	whole, all := longLog(t, IOStaged, true)
 	for name, c := range damages(all) {
 		t.Run(name, func(t *testing.T) {
-			fs := whole.clone()
+			fs := whole.Clone()
 			c.do(fs)
 			tail, before := readAll(t, fs, 0)
 			if name == "prepared one" {
@@ -122,7 +120,7 @@ func TestRepair(t *testing.T) {
 					t.Errorf("the record at %d is gone", k.header.Position)
 				}
 			}
-			died := fs.crash(newRand(t)) // all of it was made durable
+			died := fs.Crash(newRand(t)) // all of it was made durable
 			again, k := open(t, smallOptions(died, IOStaged))
 			if sameRecords(t, k.records, before) != 0 || again.Recovery().End != c.at || again.Recovery().BytesCut != 0 {
 				t.Fatalf("%d records, %+v", len(k.records), again.Recovery())
@@ -150,20 +148,20 @@ func TestRepairInterrupted(t *testing.T) {
 		fs.Remove(segmentPath(0))
 		fs.Remove(segmentPath(1))
 		fs.SyncDir("/data/log")
-		fs.poke(segmentPath(2), func(b []byte) { clear(b[64:128]) })
+		fs.Poke(segmentPath(2), func(b []byte) { clear(b[64:128]) })
 	}}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			rng := newRand(t)
-			damaged := whole.clone()
+			damaged := whole.Clone()
 			c.do(damaged)
-			straight := damaged.clone()
+			straight := damaged.Clone()
 			if _, err := Repair(straight, "/data", c.at); err != nil {
 				t.Fatal(err)
 			}
 			want, wantAside := logFiles(t, straight)
 			for n := 0; ; n++ {
-				fs := damaged.clone()
+				fs := damaged.Clone()
 				failed := failNth(fs, n, errPowerCut, "open", "write", "sync", "zero", "allocate", "rename", "remove", "syncdir")
 				_, err := Repair(fs, "/data", c.at)
 				if !failed() {
@@ -176,7 +174,7 @@ func TestRepairInterrupted(t *testing.T) {
 					t.Fatalf("operation %d failed, and the repair did not", n)
 				}
 				for range 3 {
-					after := fs.crash(rand.New(rand.NewPCG(rng.Uint64(), 0)))
+					after := fs.Crash(rand.New(rand.NewPCG(rng.Uint64(), 0)))
 					if _, err := Repair(after, "/data", c.at); err != nil {
 						t.Fatalf("interrupted at operation %d: %v", n, err)
 					}
@@ -207,7 +205,7 @@ func TestRepairInterrupted(t *testing.T) {
 // no snapshot fit it.
 func TestRepairOldestSegment(t *testing.T) {
 	fs, from, _ := shortLog(t)
-	fs.poke(segmentPath(1), func(b []byte) { b[0] = 'X' })
+	fs.Poke(segmentPath(1), func(b []byte) { b[0] = 'X' })
 	report, err := Repair(fs, "/data", minSegmentBytes+64)
 	if err != nil || report.Records < 7 || !report.Moved[0].Copied {
 		t.Fatalf("%+v, %v", report, err)
@@ -224,8 +222,8 @@ func TestRepairBehindSnapshot(t *testing.T) {
 	fs, all := longLog(t, IOStaged, true)
 	i := slices.IndexFunc(all, func(k kept) bool { return k.header.Position > 2*minSegmentBytes+10_000 })
 	from, cut := anchors(all)[i], all[i+5].header.Position
-	fs.poke(segmentPath(1), func(b []byte) { clear(b[64:20_000]) })
-	fs.poke(segmentPath(2), func(b []byte) { clear(b[64:5_000]); b[cut%minSegmentBytes+70] ^= 1 })
+	fs.Poke(segmentPath(1), func(b []byte) { clear(b[64:20_000]) })
+	fs.Poke(segmentPath(2), func(b []byte) { clear(b[64:5_000]); b[cut%minSegmentBytes+70] ^= 1 })
 	if tail, _ := readAll(t, fs, from.Position); tail.End != cut || tail.Damage == nil {
 		t.Fatalf("%+v", tail)
 	}
@@ -245,7 +243,7 @@ func TestRepairBehindSnapshot(t *testing.T) {
 // Cuts that would leave a log that does not open are refused, and nothing is changed; so is a log that is in use.
 func TestRepairRefuses(t *testing.T) {
 	whole, all := longLog(t, IOStaged, true)
-	header := func(fs *memFS) { fs.poke(segmentPath(2), func(b []byte) { b[3] ^= 1 }) }
+	header := func(fs *memFS) { fs.Poke(segmentPath(2), func(b []byte) { b[3] ^= 1 }) }
 	gap := func(fs *memFS) { fs.Remove(segmentPath(2)) }
 	nothing := func(*memFS) {}
 	last := all[len(all)-1]
@@ -266,7 +264,7 @@ func TestRepairRefuses(t *testing.T) {
 		"before the beginning": {func(fs *memFS) { fs.Remove(segmentPath(0)) }, 64, "begins at position"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := whole.clone()
+			fs := whole.Clone()
 			c.do(fs)
 			before, _ := logFiles(t, fs)
 			_, err := Repair(fs, "/data", c.at)

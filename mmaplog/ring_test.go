@@ -47,7 +47,7 @@ func TestBackPressure(t *testing.T) {
 		}
 		for range 5 { // several laps
 			shut := gate
-			fs.setFault(func(op, _ string) error {
+			fs.SetFault(func(op, _ string) error {
 				if op == "flush" || op == "write" || op == "populate" {
 					<-shut
 				}
@@ -68,7 +68,7 @@ func TestBackPressure(t *testing.T) {
 			if got := make([]byte, len(last.raw)); r.ReadAt(got, last.header.Position) != nil || !bytes.Equal(got, last.raw) {
 				t.Fatal("read from the full ring")
 			}
-			fs.setFault(nil)
+			fs.SetFault(nil)
 			close(gate)
 			gate = make(chan struct{})
 			r.commitAll()
@@ -86,7 +86,7 @@ func TestRingOverrunPanics(t *testing.T) {
 	defer r.Abort()
 	gate := make(chan struct{})
 	defer close(gate)
-	fs.setFault(func(op, _ string) error {
+	fs.SetFault(func(op, _ string) error {
 		if op == "write" {
 			<-gate
 		}
@@ -174,7 +174,7 @@ func TestReadAcross(t *testing.T) {
 		r.commitAll()
 		gate := make(chan struct{})
 		defer close(gate)
-		fs.setFault(func(op, _ string) error {
+		fs.SetFault(func(op, _ string) error {
 			if op == "write" || op == "populate" {
 				<-gate
 			}
