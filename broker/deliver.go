@@ -152,11 +152,7 @@ func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 	case outcome == popGranted:
 		return false
 	case outcome == popGone:
-		_, w.status, w.refusal = e.session(w.session)
-		if w.status == protocol.OK {
-			w.status, w.refusal = protocol.TopicNotFound, protocol.ErrorBody{Message: "the topic was deleted"}
-		}
-		w.gate = e.log.Appended()
+		e.answerGone(w)
 		e.hand(w)
 	case (w.dueMs > nowMs || outcome != popNothing) && !w.conn.gone.Load():
 		e.park(w)
@@ -166,6 +162,19 @@ func (e *Engine) passBad(w *waiter, bad []badRow) (finished bool) {
 		e.hand(w)
 	}
 	return true
+}
+
+// answerGone tells a pop whose session or subscription went while a worker had it what parked ones are told then.
+func (e *Engine) answerGone(w *waiter) {
+	_, w.status, w.refusal = e.session(w.session)
+	w.gate = e.log.Appended()
+	if w.status != protocol.OK {
+		return
+	}
+	w.status = protocol.Empty // after a purge: it asks again, and finds the new subscription
+	if _, there := e.fold.topics.ids[w.topic]; !there {
+		w.status, w.refusal = protocol.TopicNotFound, protocol.ErrorBody{Message: "the topic was deleted"}
+	}
 }
 
 // findCopy has a row read from the copy of its message that retention has made. It is false when there is none.

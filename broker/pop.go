@@ -279,36 +279,40 @@ func (e *Engine) tryPop(w *waiter, nowMs int64) popOutcome {
 // planQueue adds to the plan what a queue has for w. It is true when the queue has nothing more that
 // could be granted before something happens that marks it active again.
 func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bool) {
-	table := e.fold.leases
-	pos := table.Position(w.sub, q)
 	qSlot := e.fold.topics.queueOf[e.fold.topics.ids[w.topic]][q]
-	run := &e.queueRun[qSlot]
-	exhausted = true
-
+	pos := e.fold.leases.Position(w.sub, q)
 	// What came back goes first: it has waited longest, and no cap holds it.
-	if pos.Ready > 0 {
-		hole := false
-		table.EachReady(w.sub, q, func(offset uint64) bool {
-			entry, ok := e.entryOf(qSlot, offset)
-			if !ok { // the rest is looked at when this has been loaded
-				p.load, exhausted = true, false
-				return false
-			}
-			if !e.sound(entry) {
-				if !hole { // one is enough to have the queue mended
-					e.indexHole(w, q, offset)
-				}
-				hole = true
-				return true
-			}
-			if !p.take(w, q, codec.RunAgain, offset, entry, most) {
-				exhausted = false
-				return false
-			}
-			return true
-		})
-	}
+	exhausted = pos.Ready == 0 || e.planReady(w, p, q, qSlot, most)
+	return e.planNew(w, p, q, qSlot, &pos, most) && exhausted
+}
 
+// planReady plans what came back. It is false when it left some.
+func (e *Engine) planReady(w *waiter, p *plan, q uint16, qSlot uint32, most int) (exhausted bool) {
+	hole := false
+	exhausted = true
+	e.fold.leases.EachReady(w.sub, q, func(offset uint64) bool {
+		entry, ok := e.entryOf(qSlot, offset)
+		if !ok { // the rest is looked at when this has been loaded
+			p.load, exhausted = true, false
+			return false
+		}
+		if !e.sound(entry) {
+			if !hole { // one is enough to have the queue mended
+				e.indexHole(w, q, offset)
+			}
+			hole = true
+			return true
+		}
+		exhausted = p.take(w, q, codec.RunAgain, offset, entry, most)
+		return exhausted
+	})
+	return exhausted
+}
+
+// planNew plans what has not been granted before, as far as the caps let it. It is true when there is no more, or a cap holds the
+// rest whose easing marks the queue active.
+func (e *Engine) planNew(w *waiter, p *plan, q uint16, qSlot uint32, pos *lease.Position, most int) (exhausted bool) {
+	table, run := e.fold.leases, &e.queueRun[qSlot]
 	g, _ := e.fold.sessions.GroupByID(w.group)
 	leased, unsettled := pos.Leased, int(pos.Leased)+int(pos.Waiting)
 	for _, r := range p.rows {
@@ -318,7 +322,7 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 	}
 	for offset := pos.Next; offset < run.visible; offset++ {
 		if leased >= g.Rules.MaxInFlight || unsettled >= e.limits.UnsettledQueue {
-			return exhausted // settling marks the queue active
+			return true // settling marks the queue active
 		}
 		if table.Unsettled()+len(p.rows) >= e.limits.Unsettled {
 			e.capped = true // settling anywhere goes on here
@@ -338,7 +342,7 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 		}
 		if !e.sound(entry) {
 			e.indexHole(w, q, offset)
-			return exhausted
+			return true
 		}
 		// Of one that is lost nobody knows the tag.
 		if entry.Flags&entryLost == 0 && !table.Accepts(w.sub, entry.TagHash) {
@@ -351,7 +355,7 @@ func (e *Engine) planQueue(w *waiter, p *plan, q uint16, most int) (exhausted bo
 		leased++
 		unsettled++
 	}
-	return exhausted
+	return true
 }
 
 // entryOf finds where a message lies: in the index, or, when retention has moved it, by its copy. ok is false when it has to

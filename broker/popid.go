@@ -87,7 +87,7 @@ func (e *Engine) openRepetition(w *waiter, r *protocol.PopRequest, refuse func(p
 	case !known:
 		return refuse(protocol.TopicNotFound, 0, "no topic "+r.Topic)
 	case !ok:
-		return e.openGone(w, topicSlot)
+		return e.openGone(w)
 	}
 	sub := e.fold.leases.At(slot)
 	if sub.Topic != e.fold.topics.slab.At(topicSlot).id {
@@ -98,7 +98,7 @@ func (e *Engine) openRepetition(w *waiter, r *protocol.PopRequest, refuse func(p
 }
 
 // openGone makes EMPTY the answer: the topic was made anew since, and its leases went with it.
-func (e *Engine) openGone(w *waiter, topicSlot uint32) bool {
+func (e *Engine) openGone(w *waiter) bool {
 	w.status, w.gate = protocol.Empty, e.log.Appended()
 	return false
 }

@@ -24,9 +24,9 @@ type steward struct {
 	done   chan struct{}
 	seenMs atomic.Int64 // lease clock when a pass was asked for last
 
-	pass sync.Mutex // held by a pass; guards what follows
-	// After a failure: how long is waited, and until when on the lease clock.
-	pauseMs, retryMs int64
+	pass    sync.Mutex   // held by a pass
+	pauseMs int64        // how long is waited after a failure; guarded by pass
+	retryMs atomic.Int64 // until when on the lease clock that is; written under pass
 }
 
 func (s *steward) start(e *Engine) {
@@ -52,7 +52,8 @@ func (s *steward) stop() {
 // poke has the loop look, if it is time to. The ticker calls it, outside the section.
 func (s *steward) poke(e *Engine) {
 	nowMs := e.lease.now()
-	if nowMs-s.seenMs.Load() < stewardEveryMs && !e.snapshotDue() {
+	due := nowMs >= s.retryMs.Load() && e.snapshotDue()
+	if nowMs-s.seenMs.Load() < stewardEveryMs && !due {
 		return
 	}
 	s.seenMs.Store(nowMs)
@@ -87,19 +88,22 @@ func (e *Engine) stewardPass(run uint64) {
 	s := &e.steward
 	s.pass.Lock()
 	defer s.pass.Unlock()
-	e.lookAtDisk()
+	if healed := e.lookAtDisk(); healed {
+		s.retryMs.Store(0)
+	}
 	nowMs := e.lease.now()
-	if e.failed.Load() || s.run.Load() != run || nowMs < s.retryMs {
+	if e.failed.Load() || s.run.Load() != run || nowMs < s.retryMs.Load() {
 		return
 	}
 	e.mendDue()
 	if err := e.keepShort(run); err != nil && e.ctx.Err() == nil {
 		s.pauseMs = min(max(2*s.pauseMs, stewardEveryMs), stewardPauseMostMs)
-		s.retryMs = nowMs + s.pauseMs
+		s.retryMs.Store(nowMs + s.pauseMs)
 		e.logger.Error("the log could not be kept short", "error", err, "next try in", time.Duration(s.pauseMs)*time.Millisecond)
 		return
 	}
-	s.pauseMs, s.retryMs = 0, 0
+	s.pauseMs = 0
+	s.retryMs.Store(0)
 }
 
 // keepShort takes a snapshot when one is due and lets old segments go.
@@ -112,8 +116,9 @@ func (e *Engine) keepShort(run uint64) error {
 	return e.retain(run)
 }
 
-// lookAtDisk notes how full the disk is, and has looked at again who was refused when there is room.
-func (e *Engine) lookAtDisk() {
+// lookAtDisk notes how full the disk is, and has looked at again who was refused when there is room. It is true when there
+// was too little, and no longer is.
+func (e *Engine) lookAtDisk() (healed bool) {
 	short := e.reserveShort.Load()
 	err := e.disk.look(e.log)
 	if unknown := err != nil; unknown != e.diskUnknown.Swap(unknown) && unknown {
@@ -131,5 +136,7 @@ func (e *Engine) lookAtDisk() {
 	case lack == 0 && short:
 		e.logger.Info("the disk has room again: sends are served", "free", e.disk.free.Load())
 		e.onLoad() // everybody who waits is looked at
+		return true
 	}
+	return false
 }
