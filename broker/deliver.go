@@ -31,7 +31,7 @@ func (l *Loop) finishPop(w *waiter) {
 		l.recycle(w)
 		return
 	}
-	out := c.peer.Out()
+	out := c.peer.Room(l.e.popBytes(w))
 	at := len(out)
 	a := parkedAnswer{gate: w.gate, request: w.request, size: w.size, code: protocol.OpPop}
 	if w.status != protocol.OK && w.status != protocol.Empty {
@@ -276,6 +276,20 @@ func (e *Engine) takeBack(w *waiter) {
 	e.settleDown(nil)
 }
 
+// popBytes is how long the answer of a pop gets at most while it is made, what lies between its records included.
+func (e *Engine) popBytes(w *waiter) int {
+	rows := w.result.rows
+	n := protocol.HeaderBytes + protocol.PopAnswerHeadBytes(len(rows), 0)
+	most := n
+	for first := 0; first < len(rows); {
+		k, span, useful := e.span(rows[first:])
+		most = max(most, n+span)
+		n += useful
+		first += k
+	}
+	return most
+}
+
 // appendPop encodes the answer of a pop, bodies and all. bad lists rows whose record is damaged; err is
 // errCold or why a read failed. In both cases what it returns is not to be used.
 func (e *Engine) appendPop(dst []byte, w *waiter, read reader) (_ []byte, bad []popRow, err error) {
@@ -286,13 +300,9 @@ func (e *Engine) appendPop(dst []byte, w *waiter, read reader) (_ []byte, bad []
 	// The lease has run since it was given, if the bodies had to be waited for.
 	nowMs := e.lease.fine(e.clock.Mono())
 	remainingMs := uint32(max(w.result.leaseMs-max(nowMs-w.result.startMs, 0), 0))
-	total := 0
-	for i := range rows {
-		total += codec.Padded(int(rows[i].size))
-	}
 	at := len(dst)
 	head := protocol.PopAnswerHeadBytes(len(rows), 0)
-	dst = slices.Grow(dst, protocol.HeaderBytes+head+total+total/2)
+	dst = slices.Grow(dst, e.popBytes(w))
 	dst = protocol.BeginFrame(dst, protocol.Header{
 		Opcode: protocol.OpPop, Flags: protocol.FlagAnswer, Status: w.status, RequestID: w.request,
 	})

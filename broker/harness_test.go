@@ -138,6 +138,7 @@ func (r *rig) dial() *conn {
 }
 
 func (c *conn) Out() []byte      { return c.out }
+func (c *conn) Room(int) []byte  { return c.out }
 func (c *conn) SetOut(b []byte)  { c.out = b }
 func (c *conn) Backlogged() bool { return c.backlog }
 func (c *conn) Context() any     { return c.ctx }

@@ -9,6 +9,8 @@ type Peer interface {
 	// SetOut before anything else runs on the loop. The front writes it out at the end of the network
 	// batch, or of the wake-up, in which it grew: one write a connection.
 	Out() []byte
+	// Room is Out with room for at least n bytes more, taken from where the front keeps memory for that.
+	Room(n int) []byte
 	// SetOut replaces the output buffer. The slice belongs to the front afterwards: ask Out again.
 	SetOut([]byte)
 	// Fail sends what Out holds and a GOODBYE frame with status and reason, and closes the connection.

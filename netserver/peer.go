@@ -79,6 +79,17 @@ func (p *peer) Out() []byte {
 	return p.out
 }
 
+// Room is Out with room for n bytes more.
+func (p *peer) Room(n int) []byte {
+	out := p.Out()
+	if p.out == nil || cap(out)-len(out) >= n {
+		return out
+	}
+	p.out = append(p.loop.pool.get(max(len(out)+n, 2*len(out))), out...)
+	p.loop.pool.put(out)
+	return p.out
+}
+
 // SetOut replaces the output buffer, which is the front's from here on: ask Out again before appending more.
 func (p *peer) SetOut(b []byte) {
 	if p.state >= leaving {

@@ -41,6 +41,7 @@ func (c *conn) Context() any     { return c.state }
 func (c *conn) SetContext(v any) { c.state = v }
 func (c *conn) Addr() string     { return "pipe" }
 func (c *conn) Out() []byte      { return c.out }
+func (c *conn) Room(int) []byte  { return c.out }
 func (c *conn) Backlogged() bool { return len(c.stalled) > 0 || c.unread.Load() > 0 }
 
 func (c *conn) SetOut(b []byte) {

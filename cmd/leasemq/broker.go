@@ -33,6 +33,7 @@ const (
 
 type brokerFlags struct {
 	listen, data    string
+	profiles        string
 	fsync, io       choice
 	segment         byteSize
 	level, logShape choice
@@ -70,6 +71,7 @@ It logs to standard error. The line "listening on ADDR" says that clients can co
 	flags.Var(&f.hardSize, "retention-hard-size", "bytes of log above which the oldest go though a group needs them; they are counted and logged (default: never)")
 	flags.Var(&f.snapshot, "snapshot-every", "bytes of log between two snapshots of the state, which a restart then replays at most (default 256MiB)")
 	flags.IntVar(&f.watermark, "watermark", 90, "how full the disk may be, in `PERCENT`, before sends are refused; 0: until only a reserve for acks and snapshots is left")
+	flags.StringVar(&f.profiles, "profile", "", "`HOST:PORT` where profiles of the broker are served to go tool pprof; keep it to the loopback (default: nowhere)")
 	flags.Var(&f.level, "log-level", "least severe lines that are logged")
 	flags.Var(&f.logShape, "log-format", "shape of the log lines")
 	return c
@@ -86,6 +88,13 @@ func (a *app) runBroker(ctx context.Context, f *brokerFlags) error {
 	age := f.retention
 	if age == 0 {
 		age = -1
+	}
+	if f.profiles != "" {
+		stop, err := serveProfiles(f.profiles, logger)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	ballast := make([]byte, ballastBytes)
 	defer runtime.KeepAlive(ballast)
