@@ -97,7 +97,7 @@ type UnregisterRequest struct {
 type SendRequest struct {
 	Topic      string
 	Queue      int32  // AnyQueue: by order key or key, else the whole batch to the next queue in rotation
-	ProducerID uint64 // 0: none; anything else answers UNSUPPORTED
+	ProducerID uint64 // 0: none; else the messages are stored once under it and their sequences
 	Sequence   uint64 // of the first message
 	Messages   [][]byte
 }
