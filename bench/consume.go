@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -63,15 +62,19 @@ type taker struct {
 	whole, pops, acks Histogram
 	errors            uint64
 	redelivered       uint64
+	before            acking
 }
 
 type consumeRun struct {
-	o       ConsumeOptions
-	begun   chan struct{}
-	settled atomic.Uint64
-	ended   context.CancelFunc // called by whoever settles the last message
-	endedAt atomic.Pointer[time.Time]
-	first   firstError
+	o        ConsumeOptions
+	begun    chan struct{}
+	taken    atomic.Uint64
+	settled  atomic.Uint64
+	ended    context.CancelFunc // called by whoever settles the last message
+	popping  context.Context    // ends when the last message is taken
+	allTaken context.CancelFunc
+	endedAt  atomic.Pointer[time.Time]
+	first    firstError
 }
 
 // Consume fills a topic and then measures how fast it is popped and acked.
@@ -180,6 +183,8 @@ func consume(ctx context.Context, sessions []*client.Session, o ConsumeOptions, 
 	work, ended := context.WithCancel(ctx)
 	defer ended()
 	run := &consumeRun{o: o, begun: make(chan struct{}), ended: ended}
+	run.popping, run.allTaken = context.WithCancel(work)
+	defer run.allTaken()
 	var takers []*taker
 	var working sync.WaitGroup
 	for _, s := range sessions {
@@ -240,8 +245,8 @@ func (run *consumeRun) watch(ctx context.Context) {
 func (t *taker) work(ctx context.Context) {
 	<-t.run.begun
 	options := client.PopOptions{Topic: t.run.o.Topic, Max: t.run.o.Batch, Await: consumeStall}
-	for ctx.Err() == nil {
-		if err := t.round(ctx, options); err != nil && !errors.Is(err, context.Canceled) {
+	for t.run.popping.Err() == nil {
+		if err := t.round(ctx, options); err != nil && ctx.Err() == nil {
 			t.run.first.set(fmt.Errorf("bench: consume: %w", err))
 			t.run.ended()
 			return
@@ -249,19 +254,28 @@ func (t *taker) work(ctx context.Context) {
 	}
 }
 
-// round pops once and acks what came.
+// acking is a batch whose ack is under way.
+type acking struct {
+	batch         *client.Batch
+	ack           *client.PendingAck
+	began, popped time.Time
+}
+
+// round pops once, and has the batch acked while the next one is popped: so both requests go out in one write.
 func (t *taker) round(ctx context.Context, options client.PopOptions) error {
 	began := time.Now()
-	batch, err := t.session.Pop(ctx, options)
+	batch, err := t.session.Pop(t.run.popping, options)
+	popped := time.Now()
+	if failed := t.settle(ctx); failed != nil {
+		return failed
+	}
 	if err != nil {
+		if t.run.popping.Err() != nil {
+			return nil // all are taken
+		}
 		return err
 	}
-	defer batch.Release()
 	n := len(batch.Deliveries)
-	if n == 0 {
-		return nil
-	}
-	popped := time.Now()
 	for _, d := range batch.Deliveries {
 		if err := d.Err(); err != nil {
 			t.errors++
@@ -271,14 +285,31 @@ func (t *taker) round(ctx context.Context, options client.PopOptions) error {
 			t.redelivered++
 		}
 	}
-	if _, err := t.session.Ack(ctx, batch.Deliveries...); err != nil {
+	t.before = acking{batch, t.session.BeginAck(batch.Deliveries...), began, popped}
+	if t.run.taken.Add(uint64(n)) >= t.run.o.Messages {
+		t.run.allTaken()
+		return t.settle(ctx)
+	}
+	return nil
+}
+
+// settle waits for the ack that is under way.
+func (t *taker) settle(ctx context.Context) error {
+	x := t.before
+	if x.ack == nil {
+		return nil
+	}
+	t.before = acking{}
+	n := len(x.batch.Deliveries)
+	if _, err := x.ack.Wait(ctx); err != nil {
 		t.errors += uint64(n)
 		return err
 	}
+	x.batch.Release()
 	acked := time.Now()
-	t.pops.Record(popped.Sub(began), n)
-	t.acks.Record(acked.Sub(popped), n)
-	t.whole.Record(acked.Sub(began), n)
+	t.pops.Record(x.popped.Sub(x.began), n)
+	t.acks.Record(acked.Sub(x.popped), n)
+	t.whole.Record(acked.Sub(x.began), n)
 	if t.run.settled.Add(uint64(n)) >= t.run.o.Messages {
 		t.run.endedAt.CompareAndSwap(nil, &acked)
 		t.run.ended()

@@ -190,11 +190,12 @@ func (s *Session) resolve(ctx context.Context, changes []Change, entries []proto
 // change sends entries and notes in the deliveries what became of them.
 func (s *Session) change(ctx context.Context, entries []protocol.ChangeEntry, delivery func(int) *Delivery) []SettleResult {
 	results := make([]SettleResult, len(entries))
-	run := settleRun{session: s, op: protocol.OpChangeInvisible, results: results, encode: func(dst []byte, from, to int) []byte {
+	run := settleRun{session: s, op: protocol.OpChangeInvisible, results: results}
+	run.begin(func(dst []byte, from, to int) []byte {
 		request := protocol.ChangeInvisibleRequest{Session: s.id, Entries: entries[from:to]}
 		return request.Append(dst)
-	}}
-	run.do(ctx)
+	})
+	run.end(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range run.parts {

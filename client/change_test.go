@@ -230,3 +230,48 @@ func TestSettleResults(t *testing.T) {
 		}
 	})
 }
+
+// An ack that was begun is on its way before anybody waits for it, beside the next pop, over a lost connection too; and it
+// counts as held until its answer has been looked at.
+func TestBeginAck(t *testing.T) {
+	bubble(t, func(t *testing.T, b *fakeBroker) {
+		c, p := b.client(Options{})
+		s := p.session(c)
+		batch := p.popped(s, messageRecord(t, 0, codec.Message{}), messageRecord(t, 1, codec.Message{}))
+		ack := s.BeginAck(batch.Deliveries...)
+		pop := going(func() error { _, err := s.Pop(t.Context(), PopOptions{Topic: "t"}); return err })
+		var m protocol.AckRequest
+		p.expect(protocol.OpAck, &m)
+		if len(m.Entries) != 2 || string(m.Entries[1].Receipt) != string(batch.Deliveries[1].Receipt) {
+			t.Errorf("%d entries were sent", len(m.Entries))
+		}
+		p.expect(protocol.OpPop, nil)
+		p.close()
+		next := b.accept()
+		next.settled(next.expect(protocol.OpAck, nil), protocol.SettleResult{}, protocol.SettleResult{Status: protocol.Stale, Token: 99})
+		next.answer(next.expect(protocol.OpPop, nil), protocol.Empty, &protocol.PopAnswer{})
+		ok(t, pop())
+		if held := s.vitals().Held; held != 2 {
+			t.Errorf("%d messages are held before the answer was looked at", held)
+		}
+		for range 2 { // the second time says the same
+			results, err := ack.Wait(t.Context())
+			wantErr(t, err, ErrStale)
+			if len(results) != 2 || results[0].Err != nil || results[1].Token != 99 {
+				t.Errorf("got %+v", results)
+			}
+		}
+		if held := s.vitals().Held; held != 0 {
+			t.Errorf("%d messages are held", held)
+		}
+
+		_, err := s.BeginAck(&Delivery{}).Wait(t.Context())
+		wantErr(t, err, ErrInvalid)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ack = s.BeginAck(batch.Deliveries[0])
+		cancel()
+		_, err = ack.Wait(ctx)
+		wantErr(t, err, context.Canceled)
+	})
+}

@@ -26,19 +26,61 @@ type AckEntry = protocol.AckEntry
 // is nil if all were settled, else the first one's. An ack is repeated by itself when a connection is lost, and
 // may be repeated by the caller.
 func (s *Session) Ack(ctx context.Context, deliveries ...*Delivery) ([]SettleResult, error) {
+	return s.BeginAck(deliveries...).Wait(ctx)
+}
+
+// BeginAck is the first half of Ack: it sends the ack and does not wait for the answer, so that a loop can pop its next batch
+// meanwhile; what is sent at about the same time goes out, and is answered, in one piece. Every PendingAck is to be
+// waited for: that an ack was sent does not say that the messages are settled.
+func (s *Session) BeginAck(deliveries ...*Delivery) *PendingAck {
+	p := &PendingAck{deliveries: deliveries}
 	entries := make([]protocol.AckEntry, len(deliveries))
 	for i, d := range deliveries {
 		entries[i].Receipt = d.Receipt
 	}
-	results, err := s.AckReceipts(ctx, entries)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, d := range deliveries {
-		if i < len(results) {
-			s.noteAck(d, results[i].Err)
+	p.begin(s, entries)
+	return p
+}
+
+// PendingAck is an ack that was sent. It belongs to one goroutine.
+type PendingAck struct {
+	deliveries []*Delivery
+	run        settleRun
+	err        error // why nothing was sent
+	over       bool  // Wait has returned
+}
+
+// begin sends the ack of entries.
+func (p *PendingAck) begin(s *Session, entries []AckEntry) {
+	for i := range entries {
+		if p.err = checkReceipt(protocol.OpAck, entries[i].Receipt); p.err != nil {
+			p.over = true
+			return
 		}
 	}
-	return results, err
+	p.run = settleRun{session: s, op: protocol.OpAck, results: make([]SettleResult, len(entries))}
+	p.run.begin(func(dst []byte, from, to int) []byte {
+		request := protocol.AckRequest{Session: s.id, Entries: entries[from:to]}
+		return request.Append(dst)
+	})
+}
+
+// Wait returns what Ack would. The deliveries of the ack are not to be released before that. When ctx ends first the outcome
+// is unknown, and the ack may be repeated. A second call returns the same again.
+func (p *PendingAck) Wait(ctx context.Context) ([]SettleResult, error) {
+	if p.over {
+		return p.run.results, p.err
+	}
+	p.over = true
+	p.run.end(ctx)
+	p.err = firstRefusal(p.run.results)
+	s := p.run.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, d := range p.deliveries {
+		s.noteAck(d, p.run.results[i].Err)
+	}
+	return p.run.results, p.err
 }
 
 // noteAck notes what an ack of d ended with. The caller holds s.mu.
@@ -51,18 +93,9 @@ func (s *Session) noteAck(d *Delivery, err error) {
 // AckReceipts is Ack for leases known by their receipts, and for telling the broker that the work was found done
 // already (AckEntry.Duplicate).
 func (s *Session) AckReceipts(ctx context.Context, entries []AckEntry) ([]SettleResult, error) {
-	for i := range entries {
-		if err := checkReceipt(protocol.OpAck, entries[i].Receipt); err != nil {
-			return nil, err
-		}
-	}
-	results := make([]SettleResult, len(entries))
-	run := settleRun{session: s, op: protocol.OpAck, results: results, encode: func(dst []byte, from, to int) []byte {
-		request := protocol.AckRequest{Session: s.id, Entries: entries[from:to]}
-		return request.Append(dst)
-	}}
-	run.do(ctx)
-	return results, firstRefusal(results)
+	var p PendingAck
+	p.begin(s, entries)
+	return p.Wait(ctx)
 }
 
 func checkReceipt(op protocol.Opcode, receipt []byte) error {
@@ -108,7 +141,6 @@ type settleRun struct {
 	session *Session
 	op      protocol.Opcode
 	results []SettleResult
-	encode  func(dst []byte, from, to int) []byte // the body for a part of the entries
 
 	parts []settlePart
 }
@@ -124,7 +156,8 @@ type settlePart struct {
 	sentAt  time.Time
 }
 
-func (r *settleRun) do(ctx context.Context) {
+// begin submits the requests. encode appends the body for a part of the entries.
+func (r *settleRun) begin(encode func(dst []byte, from, to int) []byte) {
 	s, l := r.session, r.session.client.link
 	if err := s.Err(); err != nil {
 		for i := range r.results {
@@ -138,10 +171,14 @@ func (r *settleRun) do(ctx context.Context) {
 		r.parts = append(r.parts, settlePart{from: from, to: min(from+protocol.MaxAckEntries, n)})
 		p := &r.parts[len(r.parts)-1]
 		p.call = l.newCall(r.op, 0, 1<<13)
-		p.call.frame.b = r.encode(p.call.frame.b, p.from, p.to)
+		p.call.frame.b = encode(p.call.frame.b, p.from, p.to)
 		p.call.answer = &p.answer
 		p.err = l.submit(p.call)
 	}
+}
+
+// end waits for the answers.
+func (r *settleRun) end(ctx context.Context) {
 	for i := range r.parts {
 		r.collect(ctx, &r.parts[i])
 	}
