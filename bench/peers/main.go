@@ -89,7 +89,7 @@ func measure(ctx context.Context, o *options) (err error) {
 	}
 	flag.Visit(func(f *flag.Flag) { r.Flags[f.Name] = f.Value.String() })
 	var peers []peer
-	for _, p := range []peer{natsPeer{}, redisPeer{}, beanstalkd{}, rabbitMQ{}, rocketMQ{}} {
+	for _, p := range []peer{natsPeer{}, redisPeer{}, beanstalkd{}, rabbitMQ{}} {
 		switch why := p.missing(); {
 		case !chosen(o.peers, p.name()):
 		case why != "":
@@ -98,6 +98,9 @@ func measure(ctx context.Context, o *options) (err error) {
 			r.Versions[p.name()] = p.version()
 			peers = append(peers, p)
 		}
+	}
+	if chosen(o.peers, rocketMQ) {
+		r.Skipped[rocketMQ] = noRocketMQ
 	}
 	for _, w := range workloads() {
 		if o.work == "" || slices.Contains(strings.Split(o.work, ","), w.id) {
@@ -117,6 +120,13 @@ func measure(ctx context.Context, o *options) (err error) {
 	}
 	return nil
 }
+
+// RocketMQ is not measured.
+const (
+	rocketMQ   = "RocketMQ 5"
+	noRocketMQ = "its name server, broker and proxy come as an archive from the project's own servers, or as Java libraries without " +
+		"a program; there is no package that this program could start"
+)
 
 // chosen tells whether a list of beginnings has one for name.
 func chosen(list, name string) bool {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 )
 
@@ -55,9 +54,6 @@ const (
 	postBatch  = 64
 	takeBatch  = 64
 )
-
-// errNotHere is why a way of working does not exist with a peer.
-var errNotHere = errors.New("not supported")
 
 // counted calls stop when n calls of take were made.
 func counted(n int64, stop func()) (take func([]byte), taken *atomic.Int64) {
