@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/mmaplog"
 )
 
@@ -26,6 +27,11 @@ type Plan struct {
 	// Uncovered: the log no longer has its beginning, and no good snapshot that stays stands for it. A broker does not
 	// start on what is left.
 	Uncovered bool `json:"uncovered"`
+	// Missing: the state needs messages from the position Need on, and the segment file that held the first of them is gone: the
+	// log begins at First. A broker does not start on that either.
+	Missing bool   `json:"missing"`
+	Need    uint64 `json:"need"`
+	First   uint64 `json:"first"`
 
 	beyond []uint64
 }
@@ -57,7 +63,8 @@ type Moved struct {
 type cutter struct {
 	ctx    context.Context
 	r      *mmaplog.Reader
-	usable []uint64 // positions of the snapshots that a start could begin with, newest first
+	usable []uint64          // positions of the snapshots that a start could begin with, newest first
+	needs  map[uint64]uint64 // by the position of such a snapshot, from where on its state needs the log
 	damage *mmaplog.DamageError
 }
 
@@ -78,12 +85,13 @@ func PlanRepair(ctx context.Context, dir string, at uint64) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cutter{ctx: ctx, r: r}
+	c := &cutter{ctx: ctx, r: r, needs: map[uint64]uint64{}}
 	for _, position := range list {
 		s, err := readSnapshot(store, position, nil)
 		switch {
 		case err == nil && anchored(r, &s.head) == nil:
 			c.usable = append(c.usable, position)
+			c.needs[position] = s.logStart
 		case err != nil && !isBad(err) && !isGone(err):
 			return nil, err
 		}
@@ -102,7 +110,11 @@ func PlanRepair(ctx context.Context, dir string, at uint64) (*Plan, error) {
 		return nil, err
 	}
 	p.Replay = c.start(p.At)
+	p.First = r.First()
 	p.Uncovered = r.First() > firstPosition && c.snapshotAt(p.At) == 0
+	if p.Need, p.Missing, err = c.missing(p.At); err != nil {
+		return nil, err
+	}
 	if !p.Needed {
 		return p, nil
 	}
@@ -123,6 +135,33 @@ func (c *cutter) snapshotAt(position uint64) uint64 {
 		}
 	}
 	return 0
+}
+
+// missing is from where on messages are needed, and whether the log that ends at a position has no longer the segment that holds
+// the first of them.
+func (c *cutter) missing(end uint64) (need uint64, missing bool, err error) {
+	snapshot := c.snapshotAt(end)
+	if snapshot == 0 {
+		return 0, false, nil
+	}
+	size := uint64(c.r.SegmentBytes())
+	need = c.needs[snapshot]
+	gone := func() bool { return c.r.First() > need-need%size+firstPosition }
+	if !gone() {
+		return need, false, nil
+	}
+	_, err = c.r.Scan(c.scannable(snapshot), func(rec mmaplog.Record) error {
+		if rec.Header.Position < snapshot || rec.Header.Type != codec.TypeRetain {
+			return c.ctx.Err()
+		}
+		var retain codec.Retain
+		if err := retain.Decode(rec.Payload); err != nil {
+			return err
+		}
+		need = max(need, retain.LogStart)
+		return nil
+	})
+	return need, err == nil && gone(), err
 }
 
 // start is where a start begins to replay a log that ends at a position.
@@ -287,6 +326,10 @@ func Repair(p *Plan) (Done, error) {
 
 // Uncovers is why a broker would not start on what is left; nil if it would. Repair refuses then.
 func (p *Plan) Uncovers() error {
+	if p.Missing {
+		return fmt.Errorf("the log begins at position %d, but messages from position %d on are still needed: a segment file is "+
+			"missing, and a broker does not start on that. Restore it from a backup", p.First, p.Need)
+	}
 	if !p.Uncovered {
 		return nil
 	}

@@ -311,6 +311,25 @@ func TestRepairOfALogWithoutItsBeginning(t *testing.T) {
 	r.clean("stopped")
 }
 
+// The oldest segments are gone and the state needs them: no cut mends that, and the plan says what the broker says.
+func TestTheBeginningIsMissed(t *testing.T) {
+	r := newRig(t, nil)
+	r.fill("jobs", 3)
+	r.snapshot()
+	r.stop()
+	path, _ := r.segmentOf(64)
+	remove(t, path)
+	refused := r.tryOpen()
+	p := r.plan(0)
+	if refused == nil || p.Needed || !p.Missing || p.Uncovers() == nil {
+		t.Fatalf("start: %v; %+v, %v", refused, p, p.Uncovers())
+	}
+	said := "messages from position 0 on are still needed"
+	if !strings.Contains(refused.Error(), said) || !strings.Contains(p.Uncovers().Error(), said) {
+		t.Fatalf("%q, %q", refused, p.Uncovers())
+	}
+}
+
 // Whatever the files hold, nothing panics, and looking changes nothing.
 func TestGarbage(t *testing.T) {
 	seed := rand.Uint64()

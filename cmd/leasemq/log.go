@@ -403,6 +403,9 @@ func (a *app) repair(ctx context.Context, data string, at uint64, yes bool) erro
 		return err
 	}
 	shown := repairShown{Plan: plan}
+	if !plan.Needed && plan.Missing {
+		return plan.Uncovers()
+	}
 	if !plan.Needed {
 		return errors.Join(a.print(shown, func(w io.Writer) {
 			fmt.Fprintf(w, "nothing to repair: a start replays the log from position %d to %d, and there is no damage there\n", plan.Replay, plan.At)
