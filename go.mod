@@ -3,6 +3,7 @@ module github.com/leasemq/leasemq
 go 1.26.0
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/dchest/siphash v1.2.3
 	github.com/edsrzf/mmap-go v1.2.0
