@@ -302,7 +302,9 @@ func (t *taker) settle(ctx context.Context) error {
 	t.before = acking{}
 	n := len(x.batch.Deliveries)
 	if _, err := x.ack.Wait(ctx); err != nil {
-		t.errors += uint64(n)
+		if ctx.Err() == nil {
+			t.errors += uint64(n)
+		}
 		return err
 	}
 	x.batch.Release()

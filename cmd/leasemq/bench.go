@@ -54,7 +54,7 @@ type embeddedOn struct {
 
 func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure how fast a broker sends and consumes", Args: cobra.NoArgs, RunE: needsSubcommand}
-	c.AddCommand(a.benchSend(), a.benchConsume(), a.benchWork(), a.benchDisk())
+	c.AddCommand(a.benchSend(), a.benchConsume(), a.benchE2E(), a.benchMixed(), a.benchWork(), a.benchDisk())
 	return c
 }
 

@@ -67,6 +67,51 @@ func TestBenchBesideOtherMessages(t *testing.T) {
 	}
 }
 
+// Sent at a rate: all of it comes, once, and a second run beside the first one's messages counts its own.
+func TestBenchEndToEnd(t *testing.T) {
+	b := startBroker(t, t.TempDir(), "")
+	for range 2 {
+		r := at(t, b, "", strings.Fields("bench e2e --rate 2000 --duration 300ms --warm-up 50ms --size 100 --check -o json")...)
+		report := checkRate(t, r, 600)
+		for key, want := range map[string]float64{"sent": 600, "settled": 600, "lost": 0, "settled_twice": 0, "corrupt": 0} {
+			if report[key] != want {
+				t.Errorf("%s is %v", key, report[key])
+			}
+		}
+	}
+	r := leasemq(t, nil, strings.Fields("bench e2e --rate 1000 --duration 100ms --warm-up 0s --size 100 --check --max-p99 1us --min-rate 1e9 --addr "+b.Addr)...)
+	if r.code != exitError || !strings.Contains(r.stderr, "at least 1000000000") || !strings.Contains(r.stderr, "at most 1 are wanted") {
+		t.Errorf("goals that nobody reaches: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+func TestBenchMixed(t *testing.T) {
+	r := leasemq(t, nil, strings.Fields("bench mixed --embedded --io staged --size 256 --batch 16 --producers 2 --consumers 2 --duration 300ms --fsync interval --check -o json --dir "+t.TempDir())...)
+	if r.code != exitOK {
+		t.Fatalf("exit code %d: %s", r.code, r.stderr)
+	}
+	report := object(t, r.stdout)
+	for _, half := range []string{"send", "consume"} {
+		rate, _ := report[half].(map[string]any)
+		if n, _ := rate["messages"].(float64); n <= 0 || rate["errors"] != 0.0 {
+			t.Errorf("%s: %v", half, rate)
+		}
+	}
+}
+
+// Jobs of a scenario outlast their leases by far, are renewed, and run once.
+func TestBenchScenario(t *testing.T) {
+	b := startBroker(t, t.TempDir(), "")
+	r := at(t, b, "", strings.Fields("bench mixed --scenario recon --scale 0.002 --duration 2s --warm-up 0s --check -o json")...)
+	report := checkRate(t, r, 4)
+	if n, _ := report["renewals"].(float64); report["scenario"] != "recon" || n < 1 || report["duplicates_handled"] != 0.0 {
+		t.Errorf("the report is %v", report)
+	}
+	if r := leasemq(t, nil, "bench", "mixed", "--scenario", "recon", "--scale", "0", "--addr", b.Addr); r.code != exitUsage {
+		t.Errorf("a scale of 0: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
 func TestBenchDisk(t *testing.T) {
 	checkRate(t, leasemq(t, nil, "bench", "disk", "--duration", "50ms", "-o", "json", "--dir", t.TempDir()), 0)
 }
