@@ -17,6 +17,10 @@ type Plan struct {
 	At     uint64   `json:"at"`     // the log is cut here: what lies at or behind it leaves the log
 	Damage *Finding `json:"damage"` // why; nil where somebody else has named the position
 
+	// Headings are segment files of which only the header is damaged. They are written anew, before anything is cut: whether there is
+	// something to be cut besides is seen by planning again afterwards. At and what follows says nothing then.
+	Headings []string `json:"headings"`
+
 	Moves   []Move `json:"moves"`
 	Records int    `json:"records"` // good ones in what leaves the log
 	Bytes   int64  `json:"bytes"`
@@ -51,6 +55,7 @@ type Done struct {
 	Records   int      `json:"records"` // good ones in what was moved
 	Bytes     int64    `json:"bytes"`
 	Snapshots []string `json:"snapshots"` // names that those have now which were set aside
+	Headings  []string `json:"headings"`  // files that hold the headers as they were which were written anew
 }
 
 // Moved is what became of one file of the log.
@@ -96,7 +101,11 @@ func PlanRepair(ctx context.Context, dir string, at uint64) (*Plan, error) {
 			return nil, err
 		}
 	}
-	p := &Plan{Dir: dir, At: at, Moves: []Move{}, Snapshots: []string{}}
+	p := &Plan{Dir: dir, At: at, Moves: []Move{}, Snapshots: []string{}, Headings: r.Headings()}
+	if at == 0 && len(p.Headings) > 0 {
+		p.Needed, p.First = true, r.First()
+		return p, nil
+	}
 	if at == 0 {
 		p.At, err = c.find()
 		if d := c.damage; d != nil {
@@ -292,7 +301,7 @@ func (p *Plan) moves(r *mmaplog.Reader) error {
 	})
 }
 
-// Repair does what p says: it cuts the log, then sets aside the snapshots that reach beyond the cut. Nothing is deleted. A
+// Repair does what p says: it writes headers anew, or it cuts the log, then sets aside the snapshots that reach beyond the cut. Nothing is deleted. A
 // *mmaplog.LockedError says that a broker runs. Interrupted or failed it can be planned and run again.
 func Repair(p *Plan) (Done, error) {
 	var d Done
@@ -300,6 +309,11 @@ func Repair(p *Plan) (Done, error) {
 		return d, nil
 	}
 	if err := p.Uncovers(); err != nil {
+		return d, err
+	}
+	if len(p.Headings) > 0 {
+		kept, err := mmaplog.RepairHeadings(nil, p.Dir)
+		d.Headings = kept
 		return d, err
 	}
 	report, err := mmaplog.Repair(nil, p.Dir, p.At)

@@ -69,7 +69,7 @@ func TestABrokerStartsAfterARepair(t *testing.T) {
 	for what, plant := range map[string]func(r *rig, at uint64){
 		"a flipped bit":   func(r *rig, at uint64) { path, off := r.segmentOf(at); flip(r.t, path, off+66) },
 		"zeroes":          func(r *rig, at uint64) { path, off := r.segmentOf(at); overwrite(r.t, path, off, make([]byte, 4096)) },
-		"a bad header":    func(r *rig, at uint64) { path, _ := r.segmentOf(at); flip(r.t, path, 9) },
+		"no beginning":    func(r *rig, at uint64) { path, _ := r.segmentOf(at); overwrite(r.t, path, 0, make([]byte, 512)) },
 		"a short segment": func(r *rig, at uint64) { path, _ := r.segmentOf(at); truncate(r.t, path, 20_000) },
 		"no segment":      func(r *rig, at uint64) { path, _ := r.segmentOf(at); remove(r.t, path) },
 	} {
@@ -217,14 +217,14 @@ func TestACutIsFoundThatAnOlderSnapshotCanReplayTo(t *testing.T) {
 	r.snapshot()
 	r.busy()
 	r.kill()
-	// Given rot between two snapshots, and a bad header behind, before the newest,
+	// Given rot between two snapshots, and a segment without its beginning behind, before the newest,
 	path, off := r.segmentOf(early)
 	flip(t, path, off+70)
 	if p := r.plan(0); p.Needed {
 		t.Fatalf("the rot alone: %+v", p)
 	}
 	header, _ := r.segmentOf(second)
-	flip(t, header, 9)
+	overwrite(t, header, 0, make([]byte, 512))
 	// when a repair is planned, then the cut is one that a start can read up to.
 	p := r.plan(0)
 	if p.At > early || len(p.Snapshots) != 2 {
@@ -276,7 +276,7 @@ func TestARepairThatWouldNotHelpIsRefused(t *testing.T) {
 	r.kill()
 	first := r.verify().First
 	path, _ := r.segmentOf(first)
-	flip(t, path, 9)
+	overwrite(t, path, 0, make([]byte, 512))
 	before := listing(t, r.o.Dir)
 	// then a cut would leave nothing that a start could begin with, which is said, and nothing is done.
 	p := r.plan(0)
@@ -328,6 +328,35 @@ func TestTheBeginningIsMissed(t *testing.T) {
 	if !strings.Contains(refused.Error(), said) || !strings.Contains(p.Uncovers().Error(), said) {
 		t.Fatalf("%q, %q", refused, p.Uncovers())
 	}
+}
+
+// A damaged header costs no record: it is written anew, and the broker starts with everything.
+func TestADamagedHeaderIsWrittenAnew(t *testing.T) {
+	r := newRig(t, nil)
+	r.fill("jobs", 3)
+	before := bodies(r.dump(inspect.Filter{}))
+	r.kill()
+	path, _ := r.segmentOf(64)
+	flip(t, path, 5)
+	if err := r.tryOpen(); err == nil {
+		t.Fatal("the broker started")
+	}
+	p := r.plan(0)
+	if !p.Needed || len(p.Headings) != 1 || p.Headings[0] != path || len(p.Moves) != 0 {
+		t.Fatalf("%+v", p)
+	}
+	if d := r.repair(p); len(d.Headings) != 1 || len(d.Moved) != 0 {
+		t.Fatalf("%+v", d)
+	}
+	if p := r.plan(0); p.Needed {
+		t.Fatalf("again: %+v", p)
+	}
+	r.open()
+	if after := bodies(r.dump(inspect.Filter{})); len(after) != len(before) {
+		t.Errorf("%d messages, there were %d", len(after), len(before))
+	}
+	r.stop()
+	r.clean("stopped")
 }
 
 // Whatever the files hold, nothing panics, and looking changes nothing.

@@ -58,12 +58,9 @@ func Repair(fs FS, dir string, at uint64) (RepairReport, error) {
 	if _, err := fs.ReadDir(filepath.Join(dir, logDirName)); err != nil {
 		return none, fmt.Errorf("mmaplog: repair: %w", err) // before a lock file is made in a place that has no log
 	}
-	lock, err := fs.Lock(filepath.Join(dir, lockName))
+	lock, err := lockForRepair(fs, dir)
 	if err != nil {
-		if locked, ok := errors.AsType[*LockedError](err); ok {
-			locked.Dir = dir
-		}
-		return none, fmt.Errorf("mmaplog: repair: %w", err)
+		return none, err
 	}
 	defer lock.Close()
 	r, err := OpenReader(fs, dir)

@@ -187,8 +187,8 @@ func (r *oursRunning) consumer(ctx context.Context, queue, _ string) (consumer, 
 	return &oursConsumer{c, s, queue}, nil
 }
 
-// oursTakers is how many pops a consumer has out.
-const oursTakers = 2
+// oursTakers is how many pops a consumer has out: as many messages as others have in flight.
+const oursTakers = postWindow / takeBatch
 
 func (c *oursConsumer) drain(ctx context.Context, take func([]byte)) error {
 	errs := make(chan error, oursTakers)

@@ -422,7 +422,7 @@ func (a *app) repair(ctx context.Context, data string, at uint64, yes bool) erro
 		return errors.New("nothing was done: with --yes it is")
 	}
 	done, err := inspect.Repair(plan)
-	if err == nil || len(done.Moved) > 0 {
+	if err == nil || len(done.Moved) > 0 || len(done.Headings) == len(plan.Headings) && len(plan.Headings) > 0 {
 		shown.Done = &done
 		err = errors.Join(err, a.print(shown, func(w io.Writer) { doneText(w, plan, &done, data) }))
 	}
@@ -430,6 +430,13 @@ func (a *app) repair(ctx context.Context, data string, at uint64, yes bool) erro
 }
 
 func planText(w io.Writer, p *inspect.Plan) {
+	if len(p.Headings) > 0 {
+		for _, path := range p.Headings {
+			fmt.Fprintf(w, "%s: only its header is damaged, and would be written anew; no record is lost\n", path)
+		}
+		fmt.Fprintln(w, "whether there is more to repair is seen when that is done")
+		return
+	}
 	if d := p.Damage; d != nil {
 		fmt.Fprintf(w, "damaged: %s, byte %d (position %d): %s\n", d.File, d.Offset, d.Position, d.What)
 	}
@@ -456,6 +463,13 @@ func planText(w io.Writer, p *inspect.Plan) {
 }
 
 func doneText(w io.Writer, p *inspect.Plan, d *inspect.Done, data string) {
+	if len(p.Headings) > 0 {
+		for i, path := range p.Headings {
+			fmt.Fprintf(w, "%s: the header was written anew; what stood there is in %s\n", path, d.Headings[i])
+		}
+		fmt.Fprintf(w, "whether there is more to repair: leasemq log repair --data %s\n", data)
+		return
+	}
 	fmt.Fprintf(w, "the log was cut at position %d\n", p.At)
 	for _, m := range d.Moved {
 		how := "moved to"
