@@ -374,10 +374,12 @@ func (a *app) logRepair() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "repair",
-		Short: "Cut the log where it is damaged, so that a broker starts again",
+		Short: "Mend or cut the log where it is damaged, so that a broker starts again",
 		Long: `For a broker that does not start because its log is damaged, when there is no backup of the damaged file.
 
-The log is cut where it is damaged. What lies behind leaves the log, also what is good: messages, acks and all else that
+Where nothing but the header of a file is damaged the header is written anew, and nothing is lost: run it again then.
+
+Else the log is cut where it is damaged. What lies behind leaves the log, also what is good: messages, acks and all else that
 was answered since. Nothing is deleted: the files are moved aside within the directory, or copied where a part of them
 stays, and so are the snapshots that reach beyond the cut. 'leasemq log dump --aside' shows what is in them.
 
