@@ -95,7 +95,7 @@ func (e *Engine) deleteTopic(o *op, r *protocol.NameRequest) {
 		e.dropSubRun(sub, protocol.TopicNotFound, "the topic was deleted")
 	}
 	e.topicRun[slot] = topicRun{}
-	e.index.Drop(id)
+	e.gone = append(e.gone, goneRun{topic: id, drop: true, end: e.log.Appended()})
 	e.lookAtAll()
 	e.vacated.Store(true)
 }

@@ -116,11 +116,13 @@ type Engine struct {
 	wakeSet   []*Loop
 	suspects  map[uint64]uint64 // silent sessions and the marker round at which they were first seen
 	lastMs    int64             // lease clock at the newest record
-	plan      plan
-	current   int      // ring bytes promised to the request being decided
-	capped    bool     // a pop was held back by the cap on all unsettled messages
-	notes     []func() // to be run when the section has been left: log lines
-	scratch   scratch
+	// There are records since the last one that was appended to promise what lies before it.
+	unpromised bool
+	plan       plan
+	current    int      // ring bytes promised to the request being decided
+	capped     bool     // a pop was held back by the cap on all unsettled messages
+	notes      []func() // to be run when the section has been left: log lines
+	scratch    scratch
 
 	reserved    atomic.Int64  // ring bytes promised to requests that are not yet appended
 	waiting     atomic.Int64  // parked pops
@@ -191,8 +193,8 @@ func Open(o Options) (*Engine, error) {
 	e.work.start(2, func(r any) { e.fail(fmt.Errorf("panic on a worker: %v\n%s", r, debug.Stack())) })
 	e.peeks.start(1, func(r any) { e.fail(fmt.Errorf("panic on a worker: %v\n%s", r, debug.Stack())) })
 	if !o.Manual {
-		e.ticking.start(e)
 		e.steward.start(e)
+		e.ticking.start(e) // it pokes the steward
 	}
 	return e, nil
 }
@@ -377,7 +379,12 @@ func (e *Engine) Close() error {
 		cancel()
 	}
 	err := e.log.Close()
-	return errors.Join(err, e.index.Close())
+	indexErr := e.index.Close()
+	if indexErr != nil && mmaplog.IsShortage(indexErr) { // all that it has stands in the log, too
+		e.logger.Warn("the index could not be stored at the stop: the next start mends it from the log", "error", indexErr)
+		indexErr = nil
+	}
+	return errors.Join(err, indexErr)
 }
 
 // Abort stops without writing anything more, as a kill would. For tests.

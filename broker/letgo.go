@@ -237,8 +237,10 @@ func (e *Engine) giveUp(queueSlot uint32, begin uint64) {
 	e.gone = append(e.gone, goneRun{queue: queueSlot, topic: e.queueRun[queueSlot].topic, begin: begin, end: e.log.Appended()})
 }
 
-// goneRun is index entries that are removed when the log has committed end.
+// goneRun is index entries that are removed when the log has committed end; or all of a topic's, when end is on the disk: after a
+// power cut the topic may be there again.
 type goneRun struct {
+	drop  bool   // the whole topic
 	queue uint32 // slot
 	topic uint32 // id
 	begin uint64
@@ -249,6 +251,13 @@ type goneRun struct {
 func (e *Engine) giveUpTo(committed uint64) {
 	n := 0
 	for ; n < len(e.gone) && e.gone[n].end <= committed; n++ {
+		if e.gone[n].drop {
+			if e.o.Fsync != mmaplog.SyncNever && e.log.Synced() < e.gone[n].end {
+				break
+			}
+			e.index.Drop(e.gone[n].topic)
+			continue
+		}
 		if run := &e.queueRun[e.gone[n].queue]; run.topic == e.gone[n].topic {
 			run.index.SetBegin(e.gone[n].begin)
 		}

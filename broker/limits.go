@@ -71,7 +71,7 @@ const (
 	// maxOwed is what the answers of a connection's parked pops may come to: they may all be served at once.
 	maxOwed = 32 << 20
 	// maxPeeks is how many PEEKs a connection may have with the workers.
-	maxPeeks = 16
+	maxPeeks = 4
 
 	// spanFactor: a read that spans other records is worth it up to this many times the useful bytes.
 	spanFactor = 8

@@ -91,6 +91,7 @@ func (e *Engine) retain(run uint64) error {
 			return err
 		}
 		if gone {
+			e.lookAtDisk() // who waits for room need not wait for the rest
 			continue
 		}
 		if s.looked && !s.uncovered {

@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/leasemq/leasemq/codec"
+	"github.com/leasemq/leasemq/mmaplog"
 	"github.com/leasemq/leasemq/protocol"
 )
 
@@ -409,5 +411,42 @@ func TestASegmentMissingIsNamed(t *testing.T) {
 		}
 		t.Logf("%v", err)
 		r.e = nil
+	}
+}
+
+// fullForSnapshots has no room for a new snapshot.
+type fullForSnapshots struct {
+	mmaplog.FS
+	full atomic.Bool
+}
+
+func (f *fullForSnapshots) OpenFile(name string, flag int, mode os.FileMode) (mmaplog.File, error) {
+	if f.full.Load() && flag&os.O_CREATE != 0 && strings.Contains(name, "snapshots") {
+		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.ENOSPC}
+	}
+	return f.FS.OpenFile(name, flag, mode)
+}
+
+// Given old log that two snapshots stand for, and a newer snapshot that is due and finds no room, the old log goes all the same: it is
+// what makes room.
+func TestOldLogGoesThoughASnapshotFails(t *testing.T) {
+	disk := &fullForSnapshots{FS: mmaplog.OS}
+	r := newRig(t, func(o *Options) { o.SegmentBytes, o.SnapshotBytes, o.FS = 64<<10, 32<<10, disk })
+	c := r.dial()
+	r.fill(c, "old", 4)
+	r.cover()
+	disk.full.Store(true)
+	r.fill(c, "old", 1)
+	r.commit()
+	if !r.e.snapshotDue() {
+		t.Fatal("no snapshot is due")
+	}
+	failed := r.e.stats.snapshotsFailed.Load()
+	r.pass(defaultRetentionAge + time.Hour)
+	if r.e.stats.snapshotsFailed.Load() == failed {
+		t.Fatal("no snapshot was tried")
+	}
+	if first := r.e.Log().First(); first == firstPosition {
+		t.Error("nothing was let go")
 	}
 }

@@ -58,6 +58,7 @@ func (e *Engine) later(f func()) { e.notes = append(e.notes, f) }
 // header begins a record.
 func (e *Engine) header(t codec.Type) codec.Header {
 	e.lastMs = e.lease.now()
+	e.unpromised = e.unpromised || t != codec.TypeClock
 	return codec.Header{Type: t, LeaseMs: e.lastMs, WallMs: e.wallMs(time.Duration(e.lease.last.Load()))}
 }
 

@@ -199,6 +199,9 @@ func (e *Engine) begin(found *mmaplog.Found) (mmaplog.From, error) {
 	}
 	var from mmaplog.From
 	var why []string
+	if found.First == 0 && len(list) > 0 {
+		return from, fmt.Errorf("%w: %s", ErrLogGone, s.store.Path(list[0]))
+	}
 	for _, position := range list {
 		if len(s.kept) == keptSnapshots {
 			break
@@ -233,6 +236,11 @@ func (e *Engine) begin(found *mmaplog.Found) (mmaplog.From, error) {
 	}
 	return from, nil
 }
+
+// ErrLogGone says that there is a snapshot, which is taken of a log, and not a single segment of one: a volume that was not mounted,
+// mostly. A start would begin an empty log.
+var ErrLogGone = errors.New("broker: the log has no segment files, but there is a snapshot of one: bring the log directory back, " +
+	"or move the snapshots away if its messages are to be given up")
 
 // firstPosition is that of the first record of a log from which nothing was removed.
 const firstPosition = 64

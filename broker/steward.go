@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,12 +109,12 @@ func (e *Engine) stewardPass(run uint64) {
 
 // keepShort takes a snapshot when one is due and lets old segments go.
 func (e *Engine) keepShort(run uint64) error {
+	var failed error
 	if e.snapshotDue() {
-		if _, err := e.Snapshot(); err != nil {
-			return err
-		}
+		_, failed = e.Snapshot()
 	}
-	return e.retain(run)
+	// What older snapshots cover can go all the same, and may make the room that this one lacked.
+	return errors.Join(failed, e.retain(run))
 }
 
 // lookAtDisk notes how full the disk is, and has looked at again who was refused when there is room. It is true when there

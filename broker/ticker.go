@@ -151,6 +151,8 @@ func (e *Engine) tickOnce(run uint64, first bool) (more bool) {
 	more = e.watchSessions(nowMs) || more
 	more = e.tickWaiters(nowMs, expireSlice) || more
 	e.recordClock(nowMs)
+	e.promise(nowMs)
+	e.giveUpTo(e.log.Committed())
 	e.settleDown(nil)
 	return more
 }
@@ -259,11 +261,30 @@ func (e *Engine) recordClock(nowMs int64) {
 	e.appendClock()
 }
 
+// promiseAfterMs is how long the log has not grown when its newest records are promised by one more.
+const promiseAfterMs = 1000
+
+// promise has an idle broker write down that its newest records are on the disk. That stands in the header of a later record only,
+// and damage in what nothing promises cannot be told from a torn write, which a start cuts off.
+func (e *Engine) promise(nowMs int64) {
+	if !e.unpromised || nowMs-e.lastMs < promiseAfterMs || e.log.Synced() < e.log.Appended() {
+		return
+	}
+	h := e.header(codec.TypeClock)
+	e.log.Append(&h, nil, nil, 0)
+	e.applyClock(&h)
+	e.unpromised = false
+}
+
 // appendClock appends and applies a record of nothing but its clocks.
 func (e *Engine) appendClock() {
 	h := e.header(codec.TypeClock)
 	e.log.AppendQuiet(&h, nil, nil, 0)
-	e.fold.stamp(&h)
+	e.applyClock(&h)
+}
+
+func (e *Engine) applyClock(h *codec.Header) {
+	e.fold.stamp(h)
 	e.fold.stored.Age(h.WallMs)
-	e.follow(&h, nil, nil)
+	e.follow(h, nil, nil)
 }

@@ -266,6 +266,26 @@ func TestFlushFailureIsLatched(t *testing.T) {
 	}
 }
 
+// When a file cannot be opened to be flushed, because descriptors have run out, then nothing was lost by that: the next Sync does it.
+func TestAFlushWithoutDescriptorsIsTriedAgain(t *testing.T) {
+	disk := &faulty{}
+	s := newSection(t, Options{MaxOpenFiles: 2, open: disk.open})
+	s.start(fromStart)
+	for q := range uint16(3) { // one file at a time is mapped
+		s.append(queueKey{1, q}, 10)
+	}
+	disk.onFlush = func() { disk.noOpen.Store(true) } // those behind the first have to be opened again
+	if err := s.x.Sync(); !errors.Is(err, syscall.EMFILE) {
+		t.Fatalf("Sync without descriptors: %v", err)
+	}
+	flushed := 0
+	disk.onFlush = func() { flushed++ }
+	disk.noOpen.Store(false)
+	if err := s.x.Sync(); err != nil || flushed != 3 {
+		t.Fatalf("Sync with descriptors: %v, %d files were flushed", err, flushed)
+	}
+}
+
 // A store to a page that is gone is an error of that store, not the end of the process.
 func TestFaultIsAnError(t *testing.T) {
 	clock := newTimers()

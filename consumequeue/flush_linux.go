@@ -11,7 +11,7 @@ import (
 func flushFileSystem(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
-		return err
+		return &openError{err}
 	}
 	defer d.Close()
 	for {

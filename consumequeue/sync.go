@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 
 	"github.com/leasemq/leasemq/mmaplog"
 )
@@ -90,14 +91,31 @@ func (f *files) flush() error {
 		return failed
 	}
 	err := f.flushNames(keys, names)
-	if err != nil {
-		err = fmt.Errorf("consumequeue: flush: %w", err)
-		f.storeMu.Lock()
-		f.flushErr = err
-		f.storeMu.Unlock()
+	if err == nil {
+		return nil
 	}
+	err = fmt.Errorf("consumequeue: flush: %w", err)
+	f.storeMu.Lock()
+	defer f.storeMu.Unlock()
+	if _, unopened := errors.AsType[*openError](err); unopened && mmaplog.IsShortage(err) {
+		// Nothing was flushed that failed: all of it is for the next try.
+		for key, q := range keys {
+			f.unsynced[key] = q
+		}
+		for name := range names {
+			f.newNames[name] = struct{}{}
+		}
+		return err
+	}
+	f.flushErr = err
 	return err
 }
+
+// openError is why a file or directory could not be opened in order to be flushed.
+type openError struct{ err error }
+
+func (e *openError) Error() string { return e.err.Error() }
+func (e *openError) Unwrap() error { return e.err }
 
 func (f *files) flushNames(keys map[fileKey]*Queue, names map[string]struct{}) error {
 	if len(keys)+len(names) > mostFlushes {
@@ -111,8 +129,13 @@ func (f *files) flushNames(keys map[fileKey]*Queue, names map[string]struct{}) e
 		}
 	}
 	for dir := range names {
-		if err := mmaplog.SyncDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err // one that is gone was dropped
+		err := mmaplog.SyncDir(dir)
+		switch {
+		case err == nil, errors.Is(err, fs.ErrNotExist): // one that is gone was dropped
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // fsync has no such error
+			return &openError{err}
+		default:
+			return err
 		}
 	}
 	return nil
@@ -127,7 +150,7 @@ func (f *files) flushFile(q *Queue, key fileKey) error {
 		if err == errRemoved {
 			return nil
 		}
-		return err
+		return &openError{err}
 	}
 	o.flushing = true
 	f.storeMu.Unlock()

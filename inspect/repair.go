@@ -24,7 +24,7 @@ type Plan struct {
 	Moves   []Move `json:"moves"`
 	Records int    `json:"records"` // good ones in what leaves the log
 	Bytes   int64  `json:"bytes"`
-	Promise uint64 `json:"promise"` // a record that leaves the log says that all below was durable; 0: none says so of anything behind At
+	Promise uint64 `json:"promise"` // a record that leaves the log, or a snapshot beyond At, says that all below was durable; 0: none does
 
 	Snapshots []string `json:"snapshots"` // files that are set aside, because they reach beyond At
 	Replay    uint64   `json:"replay"`    // the next start replays from here on: a snapshot that stays, or the beginning of the log
@@ -85,6 +85,9 @@ func PlanRepair(ctx context.Context, dir string, at uint64) (*Plan, error) {
 		return nil, err
 	}
 	defer r.Close()
+	if err := r.Newer(); err != nil {
+		return nil, err
+	}
 	store := storeOf(dir)
 	list, err := listSnapshots(store)
 	if err != nil {
@@ -130,6 +133,7 @@ func PlanRepair(ctx context.Context, dir string, at uint64) (*Plan, error) {
 	for _, position := range list {
 		if position > p.At {
 			p.beyond = append(p.beyond, position)
+			p.Promise = max(p.Promise, position) // it was published when the log was durable up to there
 			p.Snapshots = append(p.Snapshots, store.Path(position))
 		}
 	}

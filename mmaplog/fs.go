@@ -55,9 +55,9 @@ type Mapping interface {
 // isGone says whether an error means that there is no such file.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// isShortage says whether an error means that there is no room (or no descriptor, no memory) now, as
+// IsShortage says whether an error means that there is no room (or no descriptor, no memory) now, as
 // opposed to a broken disk.
-func isShortage(err error) bool {
+func IsShortage(err error) bool {
 	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
 		if errors.Is(err, e) {
 			return true

@@ -88,7 +88,7 @@ func (osFS) Lock(name string) (io.Closer, error) {
 	if err == nil {
 		_, err = f.WriteAt([]byte(pid), 0)
 	}
-	if err != nil && !isShortage(err) { // a full disk must not keep the broker from starting
+	if err != nil && !IsShortage(err) { // a full disk must not keep the broker from starting
 		f.Close()
 		return nil, err
 	}

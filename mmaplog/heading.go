@@ -78,7 +78,7 @@ func RepairHeadings(fs FS, dir string) (kept []string, err error) {
 		return nil, err
 	}
 	defer r.Close()
-	if err := r.newer(); err != nil {
+	if err := r.Newer(); err != nil {
 		return nil, err
 	}
 	for i := range r.files {

@@ -312,7 +312,7 @@ func (l *Log) Close() error {
 		if err = l.Sync(); err == nil {
 			l.appendCleanStop()
 			err = l.Sync()
-		} else if isShortage(err) && l.Err() == nil {
+		} else if IsShortage(err) && l.Err() == nil {
 			l.SyncTo(context.Background(), l.geo.first(l.prepared.Load())) // what there is room for
 		}
 	}

@@ -178,7 +178,7 @@ func problemText(err error) string {
 // that the files do not have.
 func (r *Reader) Scan(from uint64, fn func(Record) error) (Tail, error) {
 	t := Tail{End: cmp.Or(from, r.First())}
-	if err := r.newer(); err != nil {
+	if err := r.Newer(); err != nil {
 		return t, err
 	}
 	if from != 0 {
@@ -353,8 +353,8 @@ func (r *Reader) boundary(position uint64) error {
 	return bad
 }
 
-// newer is the *VersionError of the first file that has a format newer than ours.
-func (r *Reader) newer() error {
+// Newer is the *VersionError of the first file that has a format newer than ours: nothing else that is found can then be judged.
+func (r *Reader) Newer() error {
 	for _, f := range r.files {
 		if _, ok := errors.AsType[*VersionError](f.problem); ok {
 			return f.problem

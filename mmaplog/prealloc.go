@@ -33,7 +33,7 @@ func (l *Log) runPreallocator() {
 				l.o.OnRoom()
 				continue
 			}
-			if !isShortage(err) {
+			if !IsShortage(err) {
 				l.fail(err)
 				return
 			}
@@ -68,7 +68,7 @@ func (l *Log) runPreallocator() {
 // prepareSegment makes a segment file: under a temporary name it is allocated, gets its header and is
 // synced; then it is renamed, and the directory synced. So a file with a segment's name is a whole, durable segment.
 // An
-// error for which isShortage holds may be tried again; after any other the state of the directory is unknown.
+// error for which IsShortage holds may be tried again; after any other the state of the directory is unknown.
 func (l *Log) prepareSegment(index uint64) error {
 	began := time.Now()
 	base, size := l.geo.base(index), int64(l.geo.segmentBytes)

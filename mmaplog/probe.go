@@ -51,7 +51,7 @@ func (l *Log) chooseIO() error {
 	if err == nil {
 		err = l.writeProbe(path, p)
 	}
-	if isShortage(err) {
+	if IsShortage(err) {
 		return set(IOStaged, "no room for a probe")
 	}
 	if err != nil {

@@ -79,7 +79,7 @@ func Repair(fs FS, dir string, at uint64) (RepairReport, error) {
 
 // check refuses a cut that would leave a log that does not open, before anything is changed.
 func (p *repair) check() error {
-	if err := p.r.newer(); err != nil {
+	if err := p.r.Newer(); err != nil {
 		return err
 	}
 	geo := p.r.geo

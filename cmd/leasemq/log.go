@@ -452,7 +452,7 @@ func planText(w io.Writer, p *inspect.Plan) {
 	}
 	fmt.Fprintf(w, "%d good records of %d bytes would leave the log\n", p.Records, p.Bytes)
 	if p.Promise != 0 {
-		fmt.Fprintf(w, "broken promise: a record among them says that everything below position %d was durable, so it may have been acknowledged\n", p.Promise)
+		fmt.Fprintf(w, "broken promise: a record among them, or a snapshot beyond the cut, says that everything below position %d was durable, so it may have been acknowledged\n", p.Promise)
 	}
 	for _, path := range p.Snapshots {
 		fmt.Fprintf(w, "the snapshot %s would be set aside: it reaches beyond the cut\n", path)
