@@ -324,7 +324,7 @@ func (t *loadTaker) workOn(ctx context.Context, d *client.Delivery, now time.Tim
 	due, number, ok := t.run.open(body)
 	if !ok {
 		t.run.corrupt.Add(1)
-		return nil // the end of the run must not wait for it
+		return nil // it would only come again
 	}
 	switch before := t.run.seen[number].Swap(t.number); {
 	case before == 0:

@@ -121,11 +121,10 @@ func measure(ctx context.Context, o *options) (err error) {
 	return nil
 }
 
-// RocketMQ is not measured.
+// RocketMQ is not measured yet.
 const (
 	rocketMQ   = "RocketMQ 5"
-	noRocketMQ = "its name server, broker and proxy come as an archive from the project's own servers, or as Java libraries without " +
-		"a program; there is no package that this program could start"
+	noRocketMQ = "this program does not start it: its name server, broker and proxy are Java libraries whose dependencies have to be gathered first"
 )
 
 // chosen tells whether a list of beginnings has one for name.

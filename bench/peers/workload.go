@@ -101,6 +101,17 @@ func (b *run) consumers(ctx context.Context) (consumers []consumer, err error) {
 	return consumers, nil
 }
 
+// connect makes both.
+func (b *run) connect(ctx context.Context) (producers []producer, consumers []consumer, err error) {
+	if producers, err = b.producers(ctx); err != nil {
+		return nil, nil, err
+	}
+	if consumers, err = b.consumers(ctx); err != nil {
+		return nil, nil, errors.Join(err, closeAll(producers))
+	}
+	return producers, consumers, nil
+}
+
 func closeAll[C interface{ close() }](all []C) error {
 	for _, c := range all {
 		c.close()
@@ -252,15 +263,11 @@ func (b *run) take(ctx context.Context, n int64) (time.Duration, error) {
 }
 
 func both(ctx context.Context, b *run) (figures, error) {
-	producers, err := b.producers(ctx)
+	producers, consumers, err := b.connect(ctx)
 	if err != nil {
 		return figures{}, err
 	}
 	defer closeAll(producers)
-	consumers, err := b.consumers(ctx)
-	if err != nil {
-		return figures{}, err
-	}
 	defer closeAll(consumers)
 	taking, enough := context.WithCancel(ctx)
 	defer enough()
@@ -310,15 +317,11 @@ func oneAtATime(ctx context.Context, b *run) (figures, error) {
 // endToEnd sends at a fixed rate and measures from the moment at which a message was due to be sent until a consumer has its body. Each
 // connection sends what is due every millisecond.
 func endToEnd(ctx context.Context, b *run) (figures, error) {
-	producers, err := b.producers(ctx)
+	producers, consumers, err := b.connect(ctx)
 	if err != nil {
 		return figures{}, err
 	}
 	defer closeAll(producers)
-	consumers, err := b.consumers(ctx)
-	if err != nil {
-		return figures{}, err
-	}
 	defer closeAll(consumers)
 	const perTick = e2ePerS / 1000 / connections
 	began := time.Now().Add(100 * time.Millisecond)
