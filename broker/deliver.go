@@ -54,7 +54,7 @@ func (l *Loop) finishPop(w *waiter) {
 // told apart record by record before anything is passed.
 func (e *Engine) finishSlowly(w *waiter) {
 	read := func(dst []byte, position uint64) (bool, error) { return true, e.log.ReadAt(dst, position) }
-	frame, bad, err := e.appendPop(nil, w, read)
+	frame, bad, err := e.appendPop(make([]byte, 0, e.popBytes(w)), w, read)
 	for err != nil || len(bad) > 0 {
 		if e.passBad(w, e.findBad(w, read)) {
 			return // nothing is left: it has been answered, or waits again
@@ -302,7 +302,7 @@ func (e *Engine) appendPop(dst []byte, w *waiter, read reader) (_ []byte, bad []
 	remainingMs := uint32(max(w.result.leaseMs-max(nowMs-w.result.startMs, 0), 0))
 	at := len(dst)
 	head := protocol.PopAnswerHeadBytes(len(rows), 0)
-	dst = slices.Grow(dst, e.popBytes(w))
+	dst = slices.Grow(dst, protocol.HeaderBytes+head)
 	dst = protocol.BeginFrame(dst, protocol.Header{
 		Opcode: protocol.OpPop, Flags: protocol.FlagAnswer, Status: w.status, RequestID: w.request,
 	})
