@@ -111,7 +111,7 @@ func (s *outgoing) copyOne(m *liveMessage) (bool, error) {
 			s.busy = true
 			return false
 		default:
-			e.appendCopy(&place, payload, crc)
+			e.appendCopy(&place, h.Born(), payload, crc)
 			e.stats.copied.Add(1)
 			e.release(worst)
 		}
@@ -120,9 +120,10 @@ func (s *outgoing) copyOne(m *liveMessage) (bool, error) {
 	return ok, nil
 }
 
-// appendCopy appends and applies the copy of a message.
-func (e *Engine) appendCopy(place *codec.MessagePlace, payload []byte, crc uint32) {
+// appendCopy appends and applies the copy of a message that was stored first at wall clock born.
+func (e *Engine) appendCopy(place *codec.MessagePlace, born int64, payload []byte, crc uint32) {
 	h := e.header(codec.TypeCopy)
+	h.BornMs = born
 	place.Put(e.scratch.assigned[:])
 	e.log.Append(&h, e.scratch.assigned[:], payload, crc)
 	e.fold.stamp(&h)

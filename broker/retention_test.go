@@ -166,11 +166,14 @@ func TestAFewUnsettledMessagesAreCopiedForward(t *testing.T) {
 	s := c.register("g", "a")
 	first := c.sendBodies("jobs", "kept", "done", "given back")
 	var p protocol.PopAnswer
+	var born int64
 	seen := map[string][]byte{}
 	for len(seen) < 3 {
 		p = c.pop(popRequest(s.Session, "jobs", 3))
 		for i := range p.Rows {
 			seen[c.bodyOf(&p, i)] = append([]byte(nil), p.Rows[i].Receipt...)
+			h, _, _, _ := codec.ReadRecord(p.Record(i))
+			born = h.WallMs
 		}
 	}
 	c.ack(s.Session, seen["done"])
@@ -213,7 +216,10 @@ func TestAFewUnsettledMessagesAreCopiedForward(t *testing.T) {
 	if len(p.Rows) != 1 || c.bodyOf(&p, 0) != "given back" || p.Rows[0].Attempt != 2 {
 		t.Fatalf("%d messages came: %+v", len(p.Rows), p.Rows)
 	}
-	_, assigned, _, _ := codec.ReadRecord(p.Record(0))
+	h, assigned, _, _ := codec.ReadRecord(p.Record(0))
+	if h.Type != codec.TypeCopy || h.Born() != born || h.WallMs <= born {
+		t.Fatalf("a record of type %d stored at %d, born at %d, was born at %d", h.Type, h.WallMs, h.Born(), born)
+	}
 	if place := codec.ParseMessagePlace(assigned); codec.MessageID(first[2].MessageID) != place.ID || place.Offset != first[2].Offset {
 		t.Fatalf("it is %s at %d, was %x at %d", place.ID, place.Offset, first[2].MessageID, first[2].Offset)
 	}

@@ -16,7 +16,7 @@ type StoredMessage struct {
 	Topic  string
 	Queue  int
 	Offset uint64
-	BornAt time.Time // by the broker's wall clock, when it was stored
+	BornAt time.Time // when it was stored first, by the broker's wall clock
 
 	view  codec.View
 	err   error                  // the record is damaged
@@ -43,7 +43,7 @@ func (m *StoredMessage) read(op protocol.Opcode, topic string, record []byte) {
 	}
 	place := codec.ParseMessagePlace(assigned)
 	m.ID, m.Queue, m.Offset = place.ID, int(place.Queue), place.Offset
-	m.BornAt = time.UnixMilli(h.WallMs)
+	m.BornAt = time.UnixMilli(h.Born())
 }
 
 // Err is not nil when the bytes that came are not the message that was stored (a checksum does not

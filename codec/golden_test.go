@@ -106,6 +106,8 @@ func vectors() []vector {
 		Type: TypeMessage, Epoch: 0x21222324, Position: 0x28292a2b2c2d2e20,
 		LeaseMs: 0x3132333435363738, WallMs: 0x4142434445464748, Synced: 0x5152535455565758,
 	}
+	moved := header
+	moved.Type, moved.WallMs, moved.BornMs = TypeCopy, header.WallMs+1, header.WallMs
 	epoch := header
 	epoch.Type = TypeEpoch
 	release := []ReleaseEntry{
@@ -115,6 +117,7 @@ func vectors() []vector {
 	return []vector{
 		recordVector("record without a payload", epoch, nil, nil),
 		recordVector("record of a message", header, assigned, payload),
+		recordVector("record of a message that was copied forward", moved, assigned, payload),
 		{name: "assigned fields of a message", value: place, bytes: assigned, read: func(t *testing.T, b []byte) {
 			if got := ParseMessagePlace(b); got != place {
 				t.Errorf("it means %+v", got)

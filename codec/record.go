@@ -19,7 +19,7 @@
 //	32  u64  wall clock, ms since 1970
 //	40  u64  synced position when it was appended: the promise that all below it was on disk
 //	48  u64  term (replication; zero)
-//	56  u64  reserved (zero)
+//	56  u64  of a COPY the wall clock of the message's birth, ms since 1970; else zero
 //	64       assigned fields, then payload
 //
 // The order in which the checksum runs lets the payload be summed outside the section. Position and
@@ -80,6 +80,15 @@ type Header struct {
 	WallMs   int64
 	Synced   uint64
 	Term     uint64
+	BornMs   int64 // of a COPY: WallMs of the message that it is a copy of; else zero
+}
+
+// Born is the wall clock, in ms since 1970, at which the message in a MESSAGE or COPY record was stored first.
+func (h *Header) Born() int64 {
+	if h.Type == TypeCopy {
+		return h.BornMs
+	}
+	return h.WallMs
 }
 
 // Put writes h into b[:HeaderBytes].
@@ -95,7 +104,7 @@ func (h *Header) Put(b []byte) {
 	binary.LittleEndian.PutUint64(b[32:], uint64(h.WallMs))
 	binary.LittleEndian.PutUint64(b[40:], h.Synced)
 	binary.LittleEndian.PutUint64(b[48:], h.Term)
-	binary.LittleEndian.PutUint64(b[56:], 0)
+	binary.LittleEndian.PutUint64(b[56:], uint64(h.BornMs))
 }
 
 // ParseHeader reads a header without checking it.
@@ -111,6 +120,7 @@ func ParseHeader(b []byte) (h Header) {
 	h.WallMs = int64(binary.LittleEndian.Uint64(b[32:]))
 	h.Synced = binary.LittleEndian.Uint64(b[40:])
 	h.Term = binary.LittleEndian.Uint64(b[48:])
+	h.BornMs = int64(binary.LittleEndian.Uint64(b[56:]))
 	return h
 }
 

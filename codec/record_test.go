@@ -19,7 +19,7 @@ func sealed(h *Header, assigned, payload []byte) []byte {
 
 // recordTypes is every type of the format.
 var recordTypes = [...]Type{
-	TypeEpoch, TypeSegmentEnd, TypeCleanStop, TypeClock, TypeMessage, TypeTopic, TypeGroup, TypeSubscribe,
+	TypeEpoch, TypeSegmentEnd, TypeCleanStop, TypeClock, TypeMessage, TypeCopy, TypeTopic, TypeGroup, TypeSubscribe,
 	TypeGrant, TypeSettle, TypeChange, TypeExpire, TypeUnreadable, TypeSessionStart, TypeSessionEnd,
 }
 
@@ -27,6 +27,7 @@ func randomHeader(r *rand.Rand) Header {
 	return Header{
 		Type: recordTypes[r.IntN(len(recordTypes))], Flags: uint16(oddUint(r)), Epoch: uint32(oddUint(r)),
 		Position: oddUint(r), LeaseMs: int64(oddUint(r)), WallMs: int64(oddUint(r)), Synced: oddUint(r), Term: oddUint(r),
+		BornMs: int64(oddUint(r)),
 	}
 }
 
@@ -56,6 +57,7 @@ func TestHeaderLayout(t *testing.T) {
 	h := Header{
 		Type: TypeMessage, Flags: 0x0203, Epoch: 0x04050607, Position: 0x08090a0b0c0d0e0f,
 		LeaseMs: 0x1011121314151617, WallMs: 0x18191a1b1c1d1e1f, Synced: 0x2021222324252627, Term: 0x28292a2b2c2d2e2f,
+		BornMs: 0x3031323334353637,
 	}
 	assigned := bytes.Repeat([]byte{0xaa}, MessageAssignedBytes)
 	payload := []byte("payload")
@@ -71,6 +73,7 @@ func TestHeaderLayout(t *testing.T) {
 	binary.LittleEndian.PutUint64(want[32:], 0x18191a1b1c1d1e1f)
 	binary.LittleEndian.PutUint64(want[40:], 0x2021222324252627)
 	binary.LittleEndian.PutUint64(want[48:], 0x28292a2b2c2d2e2f)
+	binary.LittleEndian.PutUint64(want[56:], 0x3031323334353637)
 	// The checksum runs over payload, assigned fields, header with the field zero.
 	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	for _, part := range [][]byte{payload, assigned, want} {
@@ -199,7 +202,7 @@ func TestPadded(t *testing.T) {
 func TestOnlyMessagesHaveAssignedFields(t *testing.T) {
 	for _, typ := range recordTypes {
 		want := 0
-		if typ == TypeMessage {
+		if typ == TypeMessage || typ == TypeCopy {
 			want = 40
 		}
 		if n := typ.AssignedBytes(); n != want {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/leasemq/leasemq/codec"
 	"github.com/leasemq/leasemq/mmaplog"
@@ -26,7 +25,7 @@ func Dump(ctx context.Context, dir string, f *Filter, each func(*Line) error) (t
 	}
 	defer r.Close()
 	d := &dump{ctx: ctx, r: r, f: f, each: each}
-	d.describer = describer{names: newNames(), body: f.Body, born: d.bornOf}
+	d.describer = describer{names: newNames(), body: f.Body}
 	from, err := d.begin(dir)
 	if err != nil {
 		return tail, false, err
@@ -158,16 +157,6 @@ func (d *dump) record(r mmaplog.Record) error {
 		return errEnough
 	}
 	return nil
-}
-
-// bornOf is when a message was sent whose copy lies in the log: its own record says so, as long as it is there.
-func (d *dump) bornOf(p *codec.MessagePlace) (time.Time, bool) {
-	_, birth := p.ID.Birth()
-	r, err := d.r.ReadRecord(birth)
-	if err != nil || r.Header.Type != codec.TypeMessage || codec.ParseMessagePlace(r.Assigned).ID != p.ID {
-		return time.Time{}, false
-	}
-	return time.UnixMilli(r.Header.WallMs).UTC(), true
 }
 
 // aside reads the files that were moved aside. What the log has, too, as it is there, is left out: of a segment that was cut

@@ -149,9 +149,9 @@ func TestDumpKnowsNames(t *testing.T) {
 		if lines[0].Position <= segmentBytes || !slices.ContainsFunc(lines, func(l *inspect.Line) bool { return l.Type == "GRANT" && l.Group == "workers" && l.Topic == "orders" }) {
 			t.Fatalf("the log begins at %d, %v", lines[0].Position, types(lines))
 		}
-		// A copy is not born when it is stored, and nothing says any more when it was.
+		// A copy was born before it was stored.
 		copies := r.dump(inspect.Filter{Types: []codec.Type{codec.TypeCopy}, Topic: "orders"})
-		if len(copies) != 2 || copies[0].Born != nil || copies[0].Detail == "" {
+		if len(copies) != 2 || copies[0].Born == nil || !copies[0].Born.Before(copies[0].Stored) || copies[0].Detail == "" {
 			t.Fatalf("%+v", copies)
 		}
 		id := idOf(t, copies[1].ID)

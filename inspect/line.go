@@ -18,7 +18,7 @@ type Line struct {
 	Type     string     `json:"type"`
 	Epoch    uint32     `json:"epoch"`
 	Stored   time.Time  `json:"stored"`         // the record's wall clock
-	Born     *time.Time `json:"born,omitempty"` // of a message: when it was sent. A copy whose original is gone has none
+	Born     *time.Time `json:"born,omitempty"` // of a message: when it was stored first. A copy is stored later
 	Topic    string     `json:"topic,omitempty"`
 	Queue    *uint16    `json:"queue,omitempty"`
 	Offset   *uint64    `json:"offset,omitempty"`
@@ -43,7 +43,6 @@ const mostRuns = 8
 // describer turns records into lines.
 type describer struct {
 	names *names
-	born  func(place *codec.MessagePlace) (time.Time, bool) // of the original of a copy
 	body  bool
 
 	state   stateDecoder
@@ -76,11 +75,8 @@ func (d *describer) message(l *Line, r *mmaplog.Record) {
 	p := codec.ParseMessagePlace(r.Assigned)
 	l.Topic, l.Queue, l.Offset, l.ID = d.names.topic(p.Topic), &p.Queue, &p.Offset, p.ID.String()
 	d.touched.run(p.Topic, p.Queue, p.Offset, 1)
-	if r.Header.Type == codec.TypeMessage {
-		l.Born = &l.Stored
-	} else if at, ok := d.born(&p); ok {
-		l.Born = &at
-	}
+	born := time.UnixMilli(r.Header.Born()).UTC()
+	l.Born = &born
 	v := &d.view
 	if err := v.Parse(r.Payload); err != nil {
 		l.Detail = "cannot be decoded: " + err.Error()

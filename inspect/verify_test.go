@@ -306,6 +306,7 @@ func TestACopyThatIsNoneIsFound(t *testing.T) {
 		"another place":       {func(raw []byte) { raw[codec.HeaderBytes+4]++ }, []string{"COPY", "not the same message"}},
 		"another identity":    {func(raw []byte) { raw[codec.HeaderBytes+32] += 8 }, []string{"COPY", "there is no such message"}},
 		"another content":     {func(raw []byte) { raw[len(raw)-1]++ }, []string{"COPY", "another content"}},
+		"another birth":       {func(raw []byte) { raw[56] ^= 1 }, []string{"COPY", "born at"}},
 		"of a future message": {func(raw []byte) { raw[codec.HeaderBytes+38]++ }, []string{"COPY", "later message"}},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -80,8 +80,8 @@ Filters can be combined; a record is printed when all of them say so. --topic, -
 that say what became of messages: who they were granted to, who settled them, when a lease ended. So these three together
 print the story of one message. --id, --key and --unique-key find messages, and copies of them.
 
-STORED is when the record was written, by the clock of the broker. BORN is when a message was sent: of a copy, which is
-made when an old part of the log goes, that is when its original was stored, and "-" if the original is gone.
+STORED is when the record was written, by the clock of the broker. BORN is when a message was stored
+first: a copy, which is made when an old part of the log goes, is stored later than that.
 SIZE is the bytes that the record takes on the disk. Times inside DETAIL are milliseconds of the lease clock.
 
 Topics and groups are shown by name where the log or the newest snapshot tells it, else as #id.
