@@ -99,7 +99,7 @@ func TestCrashesAnywhere(t *testing.T) {
 	for _, what := range []string{ // what is rare must be met, or nothing is proved
 		"the process died", "the power failed", "the disk stopped during recovery", "segments removed", "messages copied forward",
 		"a send repeated", "a lease of before a crash settled", "an ack of before a crash repeated", "a lease reclaimed",
-		"a start with a snapshot", "a start whose index files were harmed", "a start compared with the state before",
+		"a start with a snapshot", "a start whose index files were harmed", "a start that found index entries lost", "a start compared with the state before",
 	} {
 		if met.met[what] == 0 {
 			t.Errorf("not met: %s", what)
@@ -208,6 +208,9 @@ func (t *trial) crash() {
 		t.met["the power failed"]++
 		t.powerCut = true
 		t.disk = t.disk.Crash(t.rnd)
+		if t.queues.crash(t.t, t.rnd) > 0 {
+			t.met["a start that found index entries lost"]++
+		}
 		t.harmIndex()
 	}
 	t.o.FS = t.disk
@@ -233,6 +236,7 @@ func (t *trial) harmIndex() {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.t.Fatal(err)
 	}
+	t.harmed = true
 	t.met["a start whose index files were harmed"]++
 }
 
@@ -248,6 +252,9 @@ func (t *trial) checkStart() {
 	}
 	if t.powerCut && t.o.Fsync != mmaplog.SyncAlways {
 		t.forget(t.cuts())
+	}
+	if t.e.reindexed && !t.harmed {
+		t.t.Fatal("index entries that a snapshot stood for were gone")
 	}
 	t.powerCut = false
 	t.checkState(found.End)

@@ -24,12 +24,14 @@ var (
 )
 
 // trial is a data directory whose log and snapshots lie on a disk that crashes, its brokers, one after the other, and their
-// clients, played by the test's goroutine. The receipt key and the index files lie on the machine's disk.
+// clients, played by the test's goroutine. Of the index files, too, only what was flushed is sure to be left. The receipt key lies on
+// the machine's disk.
 type trial struct {
 	*rig
 	*ledger
 	rnd    *rand.Rand
 	disk   *crashDisk
+	queues *indexDisk
 	c      *conn
 	stop   bool // the broker has failed, or the disk has stopped: nothing more is asked
 	faulty bool // the disk fails without having stopped
@@ -40,18 +42,20 @@ type trial struct {
 	observed map[uint64]stateHash
 	ends     []uint64
 	powerCut bool // since the last start that served
+	harmed   bool // index files, since the last snapshot
 	met      map[string]int
 }
 
 func newTrial(t testing.TB, seed uint64, io mmaplog.IOMode, fsync mmaplog.Policy) *trial {
 	x := &trial{
-		rnd: rand.New(rand.NewPCG(seed, 11)), disk: newCrashDisk(), ledger: newLedger(),
+		rnd: rand.New(rand.NewPCG(seed, 11)), disk: newCrashDisk(), queues: newIndexDisk(), ledger: newLedger(),
 		sequence: map[uint64]uint64{}, observed: map[uint64]stateHash{}, met: map[string]int{},
 	}
 	x.rig = &rig{t: t, clock: &testClock{wall: time.Unix(1_790_000_000, 0)}}
 	x.o = Options{
 		Dir: t.TempDir(), IO: io, Fsync: fsync, FsyncInterval: time.Millisecond, SegmentBytes: 64 << 10, RingBytes: 256 << 10,
 		SnapshotBytes: 96 << 10, Clock: x.clock, Manual: true, Verify: true, Seed: seed, FS: x.disk,
+		IndexFile: x.queues.open,
 		Retention: Retention{Age: 20 * time.Second},
 	}
 	if x.rnd.IntN(4) == 0 {
@@ -211,7 +215,9 @@ func (t *trial) step() {
 // stepSteward takes a snapshot, or lets old log go, or both.
 func (t *trial) stepSteward() {
 	if t.rnd.IntN(3) > 0 {
-		if _, err := t.e.Snapshot(); err != nil && !t.disk.Frozen() && !t.faulty {
+		if _, err := t.e.Snapshot(); err == nil {
+			t.harmed = false // what was built anew is durable
+		} else if !t.disk.Frozen() && !t.faulty {
 			t.t.Fatal(err)
 		}
 	}

@@ -61,6 +61,8 @@ type Options struct {
 	Observe func(end uint64, hash func() stateHash)
 	Seed    uint64     // of the jitter; 0: a random one
 	FS      mmaplog.FS // nil: the real one
+	// IndexFile opens the files of the queue index. nil: consumequeue.OpenFile.
+	IndexFile func(path string, size int64) (consumequeue.File, error)
 }
 
 // ErrStoreFailed is the reason why an engine that failed went down.
@@ -143,6 +145,8 @@ type Engine struct {
 	peeks   workers
 	ticking ticker
 	stats   counters
+
+	reindexed bool // the start has built the index anew
 }
 
 // scratch are values that the section reuses.
@@ -276,7 +280,8 @@ func (e *Engine) checkStart() error {
 func (e *Engine) openIndex() (err error) {
 	e.index, err = consumequeue.Open(consumequeue.Options{
 		Dir: filepath.Join(e.o.Dir, "queues"), OnLoad: e.onLoad, Logger: e.logger, OnFail: e.fail,
-		OnHole: func(topic uint32, q uint16, _ uint64) { e.indexWrong(topic, q) },
+		OpenFile: e.o.IndexFile,
+		OnHole:   func(topic uint32, q uint16, _ uint64) { e.indexWrong(topic, q) },
 	})
 	return err
 }
@@ -291,6 +296,7 @@ func (e *Engine) finishIndex() error {
 	}
 	began := time.Now()
 	e.logger.Warn("index files are missing or damaged: they are built anew from the log", "found", incomplete)
+	e.reindexed = true
 	e.index.Abort()
 	if err := e.openIndex(); err != nil {
 		return err

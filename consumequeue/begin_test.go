@@ -179,7 +179,7 @@ func TestPurgedQueueGoesOn(t *testing.T) {
 // nothing fails, and the budget is free again.
 func TestHandOversBelowBeginAreDropped(t *testing.T) {
 	disk, clock := &faulty{}, newTimers()
-	s := newSection(t, Options{open: disk.open, after: clock.after})
+	s := newSection(t, Options{OpenFile: disk.open, after: clock.after})
 	s.start(fromStart)
 	s.append(queueA, BlockEntries)
 	s.settled()
@@ -215,7 +215,7 @@ func TestHandOversBelowBeginAreDropped(t *testing.T) {
 // flushed stays mapped until then.
 func TestRemovalDuringFlush(t *testing.T) {
 	disk := &faulty{}
-	s := newSection(t, Options{open: disk.open})
+	s := newSection(t, Options{OpenFile: disk.open})
 	s.start(fromStart)
 	s.append(queueA, 6*FileEntries)
 	s.settled()

@@ -30,7 +30,7 @@ func (f *faulty) open(path string, size int64) (File, error) {
 	if f.noOpen.Load() {
 		return nil, syscall.EMFILE
 	}
-	file, err := openMapped(path, size)
+	file, err := OpenFile(path, size)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (c *timers) await(t *testing.T) chan time.Time {
 
 func TestFullDisk(t *testing.T) {
 	disk, clock := &faulty{}, newTimers()
-	s := newSection(t, Options{DirtyBytes: 8 * BlockBytes, CacheBytes: 4 * BlockBytes, open: disk.open, after: clock.after})
+	s := newSection(t, Options{DirtyBytes: 8 * BlockBytes, CacheBytes: 4 * BlockBytes, OpenFile: disk.open, after: clock.after})
 	s.start(fromStart)
 	s.append(queueA, 3*BlockEntries)
 	s.settled()
@@ -147,7 +147,7 @@ func TestFullDisk(t *testing.T) {
 // meanwhile is as the log has it; and all is in the files when there is room.
 func TestRecoveryOnAFullDisk(t *testing.T) {
 	disk := &faulty{}
-	s := newSection(t, Options{open: disk.open})
+	s := newSection(t, Options{OpenFile: disk.open})
 	s.start(fromStart)
 	s.append(queueA, 3*BlockEntries+10)
 	s.append(queueKey{1, 1}, 5)
@@ -181,7 +181,7 @@ func TestRecoveryOnAFullDisk(t *testing.T) {
 // What a start may keep in memory is bounded by DirtyBytes.
 func TestRecoveryOnAFullDiskIsBounded(t *testing.T) {
 	disk := &faulty{}
-	s := newSection(t, Options{open: disk.open, DirtyBytes: 2 * BlockBytes})
+	s := newSection(t, Options{OpenFile: disk.open, DirtyBytes: 2 * BlockBytes})
 	s.open()
 	disk.full.Store(true)
 	var err error
@@ -205,7 +205,7 @@ func TestBackPressureEnds(t *testing.T) {
 
 func TestOpenFails(t *testing.T) {
 	disk, clock := &faulty{}, newTimers()
-	s := newSection(t, Options{open: disk.open, after: clock.after})
+	s := newSection(t, Options{OpenFile: disk.open, after: clock.after})
 	s.start(fromStart)
 	disk.noOpen.Store(true)
 	s.append(queueA, BlockEntries)
@@ -253,7 +253,7 @@ func TestLoadFails(t *testing.T) {
 
 func TestFlushFailureIsLatched(t *testing.T) {
 	disk := &faulty{}
-	s := newSection(t, Options{open: disk.open})
+	s := newSection(t, Options{OpenFile: disk.open})
 	s.start(fromStart)
 	s.append(queueA, 10)
 	disk.noFlush.Store(true)
@@ -269,7 +269,7 @@ func TestFlushFailureIsLatched(t *testing.T) {
 // When a file cannot be opened to be flushed, because descriptors have run out, then nothing was lost by that: the next Sync does it.
 func TestAFlushWithoutDescriptorsIsTriedAgain(t *testing.T) {
 	disk := &faulty{}
-	s := newSection(t, Options{MaxOpenFiles: 2, open: disk.open})
+	s := newSection(t, Options{MaxOpenFiles: 2, OpenFile: disk.open})
 	s.start(fromStart)
 	for q := range uint16(3) { // one file at a time is mapped
 		s.append(queueKey{1, q}, 10)
@@ -299,7 +299,7 @@ func TestFaultIsAnError(t *testing.T) {
 			}
 		}
 	}
-	s := newSection(t, Options{after: clock.after, open: func(path string, size int64) (File, error) {
+	s := newSection(t, Options{after: clock.after, OpenFile: func(path string, size int64) (File, error) {
 		f, err := disk.open(path, size)
 		return unpopulated{f}, err
 	}})

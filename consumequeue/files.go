@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -23,7 +24,8 @@ type File interface {
 	Close() error
 }
 
-func openMapped(path string, size int64) (File, error) {
+// OpenFile opens an index file, made if it is missing.
+func OpenFile(path string, size int64) (File, error) {
 	f, err := mmaplog.OpenMapped(path, size)
 	if err != nil {
 		return nil, err
@@ -44,10 +46,15 @@ const mostReaders = 256
 //
 // All methods may be called from any goroutine of this package but the section; they block.
 type files struct {
-	dir     string
-	open    func(path string, size int64) (File, error)
-	missing atomic.Uint64 // see Stats
-	removed atomic.Uint64
+	dir       string
+	open      func(path string, size int64) (File, error)
+	readAt    func(f *os.File, b []byte, off int64) (int, error)
+	log       *slog.Logger
+	missing   atomic.Uint64 // see Stats
+	removed   atomic.Uint64
+	restoring fileKey // recovery only: the newest file that has been restored to
+	// renewals counts files that were replaced by new ones.
+	renewals atomic.Uint64
 
 	// storeMu is held while storing, so there is one storer at a time, and a file is not closed under it.
 	storeMu  sync.Mutex
@@ -74,14 +81,14 @@ const _ = uint(32 - FileBytes/allocateStep)
 
 var errRemoved = errors.New("consumequeue: the file is not needed any more")
 
-func openFiles(dir string, maxOpen int, open func(string, int64) (File, error)) (*files, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func openFiles(o *Options) (*files, error) {
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("consumequeue: %w", err)
 	}
-	readers := min(max(maxOpen/4, 1), mostReaders)
+	readers := min(max(o.MaxOpenFiles/4, 1), mostReaders)
 	return &files{
-		dir: dir, open: open,
-		mapped:   newLRU[fileKey, *openFile](max(maxOpen-readers, 1)),
+		dir: o.Dir, open: o.OpenFile, readAt: o.readAt, log: o.Logger,
+		mapped:   newLRU[fileKey, *openFile](max(o.MaxOpenFiles-readers, 1)),
 		readers:  newLRU[fileKey, *os.File](readers),
 		unsynced: map[fileKey]*Queue{},
 		newNames: map[string]struct{}{},
@@ -97,10 +104,28 @@ type piece struct {
 // write stores pieces, each of which begins where the one before ends, all in one file. If that is not needed any more they
 // count as stored.
 func (f *files) write(q *Queue, pieces ...piece) error {
-	f.storeMu.Lock()
-	defer f.storeMu.Unlock()
-	last := &pieces[len(pieces)-1]
 	key := keyOf(q, pieces[0].from)
+	f.storeMu.Lock()
+	err := f.writeLocked(q, key, pieces)
+	renewed := false
+	if err != nil && !mmaplog.IsShortage(err) {
+		var failed error
+		if renewed, failed = f.renewLocked(q, key, false); renewed && failed == nil {
+			err = f.writeLocked(q, key, pieces)
+		}
+	}
+	f.storeMu.Unlock()
+	if renewed {
+		f.closeReader(key)
+	}
+	if err != nil {
+		return fmt.Errorf("consumequeue: %s: %w", key.path(f.dir), err)
+	}
+	return nil
+}
+
+func (f *files) writeLocked(q *Queue, key fileKey, pieces []piece) error {
+	last := &pieces[len(pieces)-1]
 	from := int64(pieces[0].from%FileEntries) * EntryBytes
 	to := int64((last.from+uint64(len(last.entries))-1)%FileEntries+1) * EntryBytes
 	o, err := f.openLocked(q, key)
@@ -112,7 +137,7 @@ func (f *files) write(q *Queue, pieces ...piece) error {
 		return nil
 	case err != nil:
 		f.closeLocked(key) // the next attempt begins with opening it
-		return fmt.Errorf("consumequeue: %s: %w", key.path(f.dir), err)
+		return err
 	}
 	f.unsynced[key] = q
 	return nil
@@ -155,7 +180,7 @@ func (f *files) openLocked(q *Queue, key fileKey) (*openFile, error) {
 		if err := os.MkdirAll(queue, 0o755); err != nil {
 			return nil, err
 		}
-		f.newNames[queue], f.newNames[topic], f.newNames[f.dir] = struct{}{}, struct{}{}, struct{}{}
+		f.named(queue, topic)
 	case err != nil:
 		return nil, err
 	case info.Size() > FileBytes:
@@ -173,6 +198,19 @@ func (f *files) openLocked(q *Queue, key fileKey) (*openFile, error) {
 		gone.evict()
 	}
 	return o, nil
+}
+
+// mustFlush notes that a file, and its name, may not be durable.
+func (f *files) mustFlush(q *Queue, key fileKey) {
+	f.storeMu.Lock()
+	defer f.storeMu.Unlock()
+	f.unsynced[key] = q
+	f.named(queueDir(f.dir, q.topic, q.queue), topicDir(f.dir, q.topic))
+}
+
+// named notes that directories have names in them that may not be durable. It needs storeMu.
+func (f *files) named(queue, topic string) {
+	f.newNames[queue], f.newNames[topic], f.newNames[f.dir] = struct{}{}, struct{}{}, struct{}{}
 }
 
 func (f *files) closeLocked(key fileKey) {

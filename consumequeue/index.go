@@ -22,6 +22,9 @@
 // A failed store (the disk is full) or load is logged, counted, and tried again with growing pauses, for ever: the
 // blocks stay in memory. DirtyFree falls meanwhile, so that sends are held back, and no entry is lost.
 //
+// A part of a file that the disk can't read counts as lost; a file that can't be stored to for that reason, or whose flush
+// failed, is made anew from what can be read of it.
+//
 // A file that has lost entries is found at the start, as far as that is cheap (FinishRecovery), or when they are looked
 // at: then Options.OnHole is told, and the broker gives them to Repair, out of the log.
 //
@@ -36,6 +39,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,8 +83,9 @@ type Options struct {
 	Logger *slog.Logger // none: nothing is logged
 
 	// For tests.
-	open  func(path string, size int64) (File, error)
-	after func(time.Duration) <-chan time.Time
+	OpenFile func(path string, size int64) (File, error) // nil: OpenFile
+	readAt   func(f *os.File, b []byte, off int64) (int, error)
+	after    func(time.Duration) <-chan time.Time
 }
 
 // Index is the index of all queues. The methods say who may call them; see the package comment.
@@ -128,10 +133,11 @@ type Index struct {
 	// What Sync waits for.
 	handed  uint64     // hand-overs so far
 	stored  uint64     // all hand-overs up to this one are in files
-	passes  uint64     // of the writer
+	begun   uint64     // passes of the writer: each is one attempt at all that it has
+	passes  uint64     // of these, how many have ended
 	failure error      // of the writer's newest pass, nil if nothing failed
 	dead    error      // a background goroutine panicked
-	moved   *sync.Cond // the five above have changed
+	moved   *sync.Cond // those above have changed
 	// retryNow asks the writer not to wait with what has failed.
 	retryNow bool
 
@@ -190,13 +196,16 @@ func Open(o Options) (*Index, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.open == nil {
-		o.open = openMapped
+	if o.OpenFile == nil {
+		o.OpenFile = OpenFile
+	}
+	if o.readAt == nil {
+		o.readAt = (*os.File).ReadAt
 	}
 	if o.after == nil {
 		o.after = time.After
 	}
-	fs, err := openFiles(o.Dir, o.MaxOpenFiles, o.open)
+	fs, err := openFiles(&o)
 	if err != nil {
 		return nil, err
 	}

@@ -348,7 +348,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	disk := &faulty{once: true} // allocating opens the file again, in the background
-	s := newSection(t, Options{CacheBytes: 64 * BlockBytes, DirtyBytes: 1 << 20, open: disk.open})
+	s := newSection(t, Options{CacheBytes: 64 * BlockBytes, DirtyBytes: 1 << 20, OpenFile: disk.open})
 	s.start(fromStart)
 	s.append(queueA, 200*BlockEntries)
 	q := s.x.Queue(queueA.topic, queueA.queue)

@@ -10,9 +10,15 @@ import (
 
 var readBuffers = sync.Pool{New: func() any { return new([BlockBytes]byte) }}
 
-// read loads the entries of q from offset on, at most a block, all in one file. Where the file has none, they are zero.
+// read loads the entries of q from offset on, at most a block, all in one file. Where the file has none, or the disk can't give
+// them back, they are zero.
 func (f *files) read(q *Queue, offset uint64, dst []Entry) error {
 	found, err := f.readFile(q, offset, dst)
+	if unreadable(err) {
+		f.log.Error("index entries can't be read and count as lost", "path", keyOf(q, offset).path(f.dir), "offset", offset, "entries", len(dst), "error", err)
+		clear(dst)
+		return nil
+	}
 	if err == nil && !found && !q.removed(offset/FileEntries) {
 		f.missing.Add(1)
 	}
@@ -32,7 +38,7 @@ func (f *files) readFile(q *Queue, offset uint64, dst []Entry) (found bool, err 
 		if err != nil {
 			return false, err
 		}
-		n, err := file.ReadAt(b, int64(offset%FileEntries)*EntryBytes)
+		n, err := f.readAt(file, b, int64(offset%FileEntries)*EntryBytes)
 		if errors.Is(err, os.ErrClosed) {
 			continue // it was closed to make room between the two calls
 		}
@@ -48,6 +54,7 @@ func (f *files) readFile(q *Queue, offset uint64, dst []Entry) (found bool, err 
 // reader opens a file for reading, or finds it open. Somebody else may close it at any time: a read under way then ends first,
 // and a later one fails with os.ErrClosed. A file that is not needed any more is as good as gone.
 func (f *files) reader(q *Queue, key fileKey) (*os.File, error) {
+	renewals := f.renewals.Load()
 	f.readMu.Lock()
 	file, ok := f.readers.get(key)
 	closed := f.readClosed
@@ -76,8 +83,11 @@ func (f *files) reader(q *Queue, key fileKey) (*os.File, error) {
 	if gone != nil {
 		gone.Close()
 	}
-	// The sweeper closes readers after it has removed a file. If it came by between our two steps it has not seen this one, but then
-	// we see here why it came.
+	// The sweeper closes readers after it has removed a file, and who renews a file does. If one came by between our two steps it has
+	// not seen this one, but then we see here why it came.
+	if f.renewals.Load() != renewals {
+		f.closeReader(key) // whoever looks next opens what is there now
+	}
 	if q.removed(key.number) {
 		f.closeReader(key)
 		return nil, fs.ErrNotExist

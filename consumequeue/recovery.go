@@ -110,10 +110,15 @@ func isShortage(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// restore stores entries unless the file has them.
+// restore stores entries unless the file has them. Even then they may be in memory only, if just the process died: they are to be
+// flushed before anything says that they need no replay.
 func (f *files) restore(q *Queue, offset uint64, entries []Entry) error {
 	var there [BlockEntries]Entry
 	old := there[:len(entries)]
+	if key := keyOf(q, offset); key != f.restoring {
+		f.mustFlush(q, key)
+		f.restoring = key
+	}
 	if found, err := f.readFile(q, offset, old); err == nil && found && slices.Equal(old, entries) {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 func damaged(t *testing.T, damage func(s *section, dir string)) (*section, *faulty) {
 	t.Helper()
 	disk := &faulty{}
-	s := newSection(t, Options{open: disk.open})
+	s := newSection(t, Options{OpenFile: disk.open})
 	s.start(fromStart)
 	s.append(queueA, FileEntries+5000) // two files
 	s.append(queueKey{1, 3}, 130)

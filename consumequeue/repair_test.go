@@ -246,7 +246,7 @@ func TestRepairOfARemovedFile(t *testing.T) {
 
 func TestRepairRefuses(t *testing.T) {
 	disk, clock := &faulty{}, newTimers()
-	s := newSection(t, Options{open: disk.open, after: clock.after})
+	s := newSection(t, Options{OpenFile: disk.open, after: clock.after})
 	s.start(fromStart)
 	s.append(queueA, 2*FileEntries)
 	s.settled()

@@ -54,21 +54,21 @@ func (x *Index) storeTails() error {
 	}
 }
 
-// awaitWriter waits until what was handed over is stored, or the writer failed to after the call.
+// awaitWriter waits until what was handed over is stored, or the writer failed to in a pass that began after the call.
 func (x *Index) awaitWriter() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	target, passes := x.handed, x.passes
+	target, begun := x.handed, x.begun
 	for x.stored < target {
 		switch {
 		case x.dead != nil:
 			return x.dead
 		case x.stopped:
 			return ErrClosed
-		case x.passes > passes && x.failure != nil:
+		case x.passes > begun && x.failure != nil:
 			return x.failure
 		}
-		if x.passes == passes {
+		if x.passes <= begun {
 			x.retryNow = true
 			x.rouse(wakeWriter)
 		}
@@ -83,6 +83,16 @@ const mostFlushes = 128
 
 // flush makes everything stored durable.
 func (f *files) flush() error {
+	for {
+		renewals := f.renewals.Load()
+		// A file that was made anew beside the flush may have what was stored to the old one.
+		if err := f.flushStored(); err != nil || f.renewals.Load() == renewals {
+			return err
+		}
+	}
+}
+
+func (f *files) flushStored() error {
 	f.storeMu.Lock()
 	keys, names, failed := f.unsynced, f.newNames, f.flushErr
 	f.unsynced, f.newNames = map[fileKey]*Queue{}, map[string]struct{}{}
@@ -124,7 +134,11 @@ func (f *files) flushNames(keys map[fileKey]*Queue, names map[string]struct{}) e
 		}
 	}
 	for key, q := range keys {
-		if err := f.flushFile(q, key); err != nil {
+		err := f.flushOpen(q, key)
+		if _, unopened := errors.AsType[*openError](err); err != nil && !unopened {
+			err = f.flushAnew(q, key, err)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", key.path(f.dir), err)
 		}
 	}
@@ -141,8 +155,8 @@ func (f *files) flushNames(keys map[fileKey]*Queue, names map[string]struct{}) e
 	return nil
 }
 
-// flushFile flushes without storeMu, so that the writer goes on meanwhile, and the sweeper, which may remove the file.
-func (f *files) flushFile(q *Queue, key fileKey) error {
+// flushOpen flushes a file without storeMu, so that the writer goes on meanwhile, and the sweeper, which may remove the file.
+func (f *files) flushOpen(q *Queue, key fileKey) error {
 	f.storeMu.Lock()
 	o, err := f.openLocked(q, key)
 	if err != nil {

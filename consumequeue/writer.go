@@ -60,6 +60,9 @@ func (x *Index) writeLoop() {
 			continue
 		}
 		w.through = w.work[len(w.work)-1].number
+		if len(w.failed) == 0 {
+			w.begin()
+		}
 		w.store(w.work)
 		w.report()
 		w.spare = w.work
@@ -69,10 +72,18 @@ func (x *Index) writeLoop() {
 // again tries what has failed once more.
 func (w *writer) again() {
 	w.retry = nil
+	w.begin()
 	items := slices.Clone(w.failed)
 	w.failed = w.failed[:0]
 	w.store(items)
 	w.report()
+}
+
+// begin begins a pass, which tries all that is not stored.
+func (w *writer) begin() {
+	w.x.mu.Lock()
+	w.x.begun++
+	w.x.mu.Unlock()
 }
 
 // store stores items, file by file: whatever has gathered since the last time is sorted as a whole, because finding a file
@@ -156,7 +167,7 @@ func (w *writer) report() {
 	}
 	x.stored = stored
 	x.failure = failure
-	x.passes++
+	x.passes = x.begun
 	x.moved.Broadcast()
 	x.mu.Unlock()
 

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package consumequeue
+
+import "syscall"
+
+var mediumErrors = []syscall.Errno{syscall.EIO, syscall.ENODATA, syscall.EBADMSG}
