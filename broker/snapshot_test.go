@@ -184,8 +184,10 @@ func TestASnapshotOfANewerFormatIsRefused(t *testing.T) {
 	r.e = nil
 }
 
-func TestSnapshotsOfAnotherLogAreSetAside(t *testing.T) {
-	// Given a broker whose log was put back to what it was before its newest snapshots,
+// TestALogThatEndsBeforeASnapshotIsDamaged: the snapshot was published when the log was durable up to there, so what is not there any
+// more was acknowledged, perhaps.
+func TestALogThatEndsBeforeASnapshotIsDamaged(t *testing.T) {
+	// Given a broker whose log was put back to what it was before its newest snapshot,
 	r := newRig(t, nil)
 	r.busy()
 	r.commit()
@@ -197,17 +199,60 @@ func TestSnapshotsOfAnotherLogAreSetAside(t *testing.T) {
 	old := filepath.Join(t.TempDir(), "log")
 	copyDir(t, filepath.Join(r.o.Dir, "log"), old)
 	r.open()
-	r.dial().sendBodies("t0", "lost again")
+	r.dial().sendBodies("t0", "gone")
+	end := r.e.Log().Appended()
 	r.take()
 	r.e.Abort()
 	if err := os.RemoveAll(filepath.Join(r.o.Dir, "log")); err != nil {
 		t.Fatal(err)
 	}
 	copyDir(t, old, filepath.Join(r.o.Dir, "log"))
-	// when it starts,
+	// when it starts, then it refuses and changes nothing,
+	r.clock.wall = r.clock.wall.Add(time.Minute)
+	before := r.snapshotFiles()
+	_, err := Open(r.o)
+	damage, is := errors.AsType[*mmaplog.DamageError](err)
+	if !is || !damage.Snapshot || damage.Promise < end || !strings.Contains(err.Error(), "snapshot tells") {
+		t.Fatalf("a start on it: %v", err)
+	}
+	if after := r.snapshotFiles(); !slices.Equal(after, before) {
+		t.Fatalf("there were the snapshots %v, and are %v", before, after)
+	}
+	// and when somebody sets the snapshot aside, then it goes on with what the log says.
+	for _, name := range before {
+		if err := os.Rename(filepath.Join(r.o.Dir, "snapshots", name), filepath.Join(r.o.Dir, "snapshots", name+".aside-1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.open()
+	if got := r.e.Hash(); got[0] != want[0] || got[1] != want[1] {
+		t.Fatal("another state")
+	}
+}
+
+// TestASnapshotOfAnotherLogIsSetAside: it ends with a record where the log has another one.
+func TestASnapshotOfAnotherLogIsSetAside(t *testing.T) {
+	other := newRig(t, nil)
+	other.dial().sendBodies("t0", "of another log")
+	other.take()
+	other.e.Abort()
+	other.e = nil
+	r := newRig(t, nil)
+	r.busy()
+	r.commit()
+	want := r.e.Hash()
+	r.e.Abort()
+	for _, name := range other.snapshotFiles() {
+		b, err := os.ReadFile(filepath.Join(other.o.Dir, "snapshots", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(r.o.Dir, "snapshots", name), b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	r.clock.wall = r.clock.wall.Add(time.Minute)
 	r.open()
-	// then the state is that of the log, and the snapshot that knows more is set aside.
 	if got := r.e.Hash(); got[0] != want[0] || got[1] != want[1] {
 		t.Fatal("another state")
 	}

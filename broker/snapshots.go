@@ -32,6 +32,8 @@ type snapshots struct {
 	mu    sync.Mutex
 	kept  []keptSnapshot // newest first
 	unfit []uint64       // found at the start and no good: set aside when the start has gone well
+	// durable is the newest position up to which the log was durable once, as one of those says.
+	durable uint64
 }
 
 // SnapshotReport is what one snapshot came to.
@@ -230,6 +232,7 @@ func (e *Engine) begin(found *mmaplog.Found) (mmaplog.From, error) {
 	if from.Position == 0 && found.First > firstPosition {
 		return from, &UncoveredError{First: found.First, Snapshots: why}
 	}
+	from.Durable = s.durable
 	e.snapped.Store(from.Position)
 	if len(s.kept) > 0 {
 		e.snapshotBytes.Store(s.store.Size(s.kept[0].position))
@@ -294,6 +297,11 @@ func (e *Engine) tryBegin(found *mmaplog.Found, position uint64, load bool) (hea
 		if _, bad := errors.AsType[*mmaplog.RecordError](err); !bad {
 			return head, err
 		}
+		if err := store.Verify(position); err != nil {
+			return head, err
+		}
+		// It was published when the log was durable up to there. If the log ends before that, some of it is gone.
+		e.snaps.durable = max(e.snaps.durable, head.Position)
 		return head, unfitError{fmt.Errorf("the snapshot at position %d reaches beyond the log: %w", head.Position, err)}
 	case h.CRC != head.LastCRC:
 		return head, unfitError{fmt.Errorf("the snapshot at position %d is of another log: the record at %d is another one", head.Position, head.LastPosition)}

@@ -71,6 +71,8 @@ type cutter struct {
 	usable []uint64          // positions of the snapshots that a start could begin with, newest first
 	needs  map[uint64]uint64 // by the position of such a snapshot, from where on its state needs the log
 	damage *mmaplog.DamageError
+
+	durable uint64 // position of the newest good snapshot that ends with a record that the log does not have; 0: there is none
 }
 
 // PlanRepair finds where the log must be cut for a broker to start, with at 0, or looks at what a cut at that position means. It
@@ -96,10 +98,17 @@ func PlanRepair(ctx context.Context, dir string, at uint64) (*Plan, error) {
 	c := &cutter{ctx: ctx, r: r, needs: map[uint64]uint64{}}
 	for _, position := range list {
 		s, err := readSnapshot(store, position, nil)
+		var fit error
+		if err == nil {
+			fit = anchored(r, &s.head)
+		}
+		_, unknown := errors.AsType[*mmaplog.RecordError](fit)
 		switch {
-		case err == nil && anchored(r, &s.head) == nil:
+		case err == nil && fit == nil:
 			c.usable = append(c.usable, position)
 			c.needs[position] = s.logStart
+		case unknown:
+			c.durable = max(c.durable, position)
 		case err != nil && !isBad(err) && !isGone(err):
 			return nil, err
 		}
@@ -111,6 +120,7 @@ func PlanRepair(ctx context.Context, dir string, at uint64) (*Plan, error) {
 	}
 	if at == 0 {
 		p.At, err = c.find()
+		c.missEnd(p.At)
 		if d := c.damage; d != nil {
 			p.Needed, p.Damage = true, &Finding{What: d.What, File: d.File, Offset: d.Offset, Position: d.Position}
 		}
@@ -217,6 +227,17 @@ func (c *cutter) find() (at uint64, err error) {
 			c.damage = tail.Damage
 		}
 		at = tail.End
+	}
+}
+
+// missEnd notes as damage that the log ends before what a snapshot says was durable.
+func (c *cutter) missEnd(end uint64) {
+	if c.damage != nil || end >= c.durable {
+		return
+	}
+	c.damage = &mmaplog.DamageError{
+		File: c.r.SegmentPath(end), Offset: int64(end % uint64(c.r.SegmentBytes())), Position: end,
+		Promise: c.durable, Snapshot: true, What: "the records stop",
 	}
 }
 

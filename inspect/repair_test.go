@@ -63,6 +63,64 @@ func TestNothingToRepair(t *testing.T) {
 	r.open()
 }
 
+// TestTheEndOfTheLogIsGone: a log that lost its last segments, or was put back to what it was once, opens as if it had never been longer.
+// A snapshot knows better.
+func TestTheEndOfTheLogIsGone(t *testing.T) {
+	for what, older := range map[string]bool{"the last segments are removed": false, "a copy of an earlier log": true} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.busy()
+			r.fill("orders", 1)
+			r.snapshot()
+			r.fill("orders", 1)
+			r.kill()
+			last, _ := r.segmentOf(r.verify().End)
+			copied := t.TempDir()
+			if err := os.CopyFS(copied, os.DirFS(r.path("log"))); err != nil {
+				t.Fatal(err)
+			}
+			r.open()
+			r.fill("orders", 3)
+			end := r.snapshot()
+			r.kill()
+			if older {
+				if err := os.RemoveAll(r.path("log")); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.CopyFS(r.path("log"), os.DirFS(copied)); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				segments, err := filepath.Glob(r.path("log", "*.log"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, path := range segments {
+					if path > last {
+						remove(t, path)
+					}
+				}
+			}
+			if err := r.tryOpen(); err == nil || !strings.Contains(err.Error(), "snapshot tells") {
+				t.Fatalf("a start: %v", err)
+			}
+			r.finds("snapshot", "does not fit the log")
+			p := r.plan(0)
+			if !p.Needed || p.Damage == nil || p.Promise < end || len(p.Snapshots) != 1 || p.Records != 0 || p.Replay == 0 {
+				t.Fatalf("%+v, %+v", p, p.Damage)
+			}
+			if d := r.repair(p); len(d.Snapshots) != 1 || d.Records != 0 {
+				t.Fatalf("%+v", d)
+			}
+			if again := r.plan(0); again.Needed {
+				t.Fatalf("once more: %+v", again)
+			}
+			r.open()
+			r.clean("started")
+		})
+	}
+}
+
 // TestABrokerStartsAfterARepair: what damage keeps a broker from starting is cut off, everything before it is there, and
 // everything behind it can be looked at.
 func TestABrokerStartsAfterARepair(t *testing.T) {

@@ -91,7 +91,11 @@ func (r *Report) note(f Finding) {
 func ofDamage(d *mmaplog.DamageError, t *mmaplog.Tail) Finding {
 	what := "the log is damaged: " + d.What
 	if d.Promise != 0 {
-		what += fmt.Sprintf("; a later record promises that everything below position %d was durable", d.Promise)
+		who := "later record"
+		if d.Snapshot {
+			who = "snapshot"
+		}
+		what += fmt.Sprintf("; a %s promises that everything below position %d was durable", who, d.Promise)
 	}
 	return Finding{What: fmt.Sprintf("%s; %d good records of %d bytes lie behind it", what, t.BehindRecords, t.BehindBytes),
 		File: d.File, Offset: d.Offset, Position: d.Position}

@@ -31,7 +31,7 @@ func (f *Found) ReadHeader(position uint64) (codec.Header, error) {
 }
 
 // From is a record boundary below which everything is known to be durable and folded already: what a
-// snapshot vouches for. The zero value: replay from the first record there is.
+// snapshot vouches for. Position 0: replay from the first record there is.
 type From struct {
 	Position     uint64 // of the next record: behind the one at LastPosition, or the first of the next segment
 	LastPosition uint64 // of the last record below Position
@@ -40,6 +40,10 @@ type From struct {
 	Epoch   uint32
 	LeaseMs int64
 	WallMs  int64
+
+	// Durable is a position below which everything was durable once, as another snapshot says, one that the log does not have the
+	// records of: if the log ends before it that is damage. 0: there is no such witness.
+	Durable uint64
 }
 
 // begin asks where replay begins and checks the answer against the files. The chain starts there: everything
@@ -56,6 +60,7 @@ func (v *recoverer) begin() error {
 			return fmt.Errorf("mmaplog: where replay begins: %w", err)
 		}
 	}
+	v.durable = from.Durable
 	if from.Position != 0 {
 		return v.anchor(from)
 	}

@@ -8,14 +8,19 @@ type DamageError struct {
 	File     string // segment file
 	Offset   int64  // of the damage in File
 	Position uint64 // the same place as a log position: the log is good up to here
-	Promise  uint64 // a record further on says that all below this position was durable; 0 if the damage needs no such witness
+	Promise  uint64 // a record further on, or a snapshot, says that all below this position was durable; 0 if the damage needs no such witness
+	Snapshot bool   // it is a snapshot that says so
 	What     string
 }
 
 func (e *DamageError) Error() string {
 	witness := ""
 	if e.Promise != 0 {
-		witness = fmt.Sprintf(" A later record tells that everything below position %d was durable, so this is no torn tail.", e.Promise)
+		who := "later record"
+		if e.Snapshot {
+			who = "snapshot"
+		}
+		witness = fmt.Sprintf(" A %s tells that everything below position %d was durable, so this is no torn tail.", who, e.Promise)
 	}
 	return fmt.Sprintf("mmaplog: the log is damaged in %s at byte %d (position %d): %s.%s"+
 		" The broker does not start, because that would take back acknowledged data."+

@@ -150,6 +150,11 @@ func (r *Reader) First() uint64 {
 // SegmentBytes is the size of a segment, by the first good header.
 func (r *Reader) SegmentBytes() int64 { return int64(r.geo.segmentBytes) }
 
+// SegmentPath is the file that holds a position, or would.
+func (r *Reader) SegmentPath(position uint64) string {
+	return filepath.Join(r.dir, segmentName(r.geo.base(r.geo.segment(position))))
+}
+
 // Segments are the files with a segment's name, by position.
 func (r *Reader) Segments() []SegmentInfo {
 	infos := make([]SegmentInfo, len(r.files))
@@ -244,10 +249,9 @@ func (r *Reader) scanRow(t *Tail, c *chain, fn func(Record) error) (i int, stop 
 
 // judgeTail says what lies behind the end of a scan, which stopped at file i; b is what a search found there.
 func (r *Reader) judgeTail(t *Tail, c *chain, stop scanStop, b behind, i int) {
-	at := segmentName(r.geo.base(r.geo.segment(t.End)))
 	damaged := func(what string, promise uint64) {
 		if t.Damage == nil {
-			t.Damage = &DamageError{File: filepath.Join(r.dir, at), Offset: r.geo.offset(t.End), Position: t.End, Promise: promise, What: what}
+			t.Damage = &DamageError{File: r.SegmentPath(t.End), Offset: r.geo.offset(t.End), Position: t.End, Promise: promise, What: what}
 		}
 	}
 	t.BehindRecords, t.BehindBytes = b.records, b.bytes

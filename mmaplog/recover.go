@@ -62,15 +62,16 @@ func (r *Recovery) log(logger *slog.Logger) {
 // gone. It is safe to be interrupted and run again at any point: each step leaves a directory from which
 // the same end is found.
 type recoverer struct {
-	l     *Log
-	r     *Recovery
-	files []segmentFile // segments first, first+1 ...
-	first uint64
-	start uint64 // position at which replay begins
-	chain chain
-	stop  scanStop
-	index uint64 // segment in which the log ends, or end() if it ends with the last file
-	rest  []behind
+	l       *Log
+	r       *Recovery
+	files   []segmentFile // segments first, first+1 ...
+	first   uint64
+	start   uint64 // position at which replay begins
+	durable uint64 // From.Durable
+	chain   chain
+	stop    scanStop
+	index   uint64 // segment in which the log ends, or end() if it ends with the last file
+	rest    []behind
 }
 
 // end is the number of the segment behind the last file.
@@ -211,11 +212,18 @@ func (v *recoverer) lookBehind() error {
 			v.r.CleanStop = false
 		}
 	}
-	if promise <= v.r.End {
+	if max(promise, v.durable) <= v.r.End {
 		return nil
 	}
-	return &DamageError{File: v.path(v.index), Offset: v.stop.off, Position: v.r.End, Promise: promise,
+	damage := &DamageError{File: v.path(v.index), Offset: v.l.geo.offset(v.r.End), Position: v.r.End, Promise: promise,
 		What: cmp.Or(v.stop.why, "the records stop")}
+	if promise < v.durable {
+		damage.Promise, damage.Snapshot = v.durable, true
+	}
+	if v.index == v.end() {
+		damage.What = "the segment file is missing"
+	}
+	return damage
 }
 
 // syncNames makes the names of the segments durable. One that a broker renamed and died before the
