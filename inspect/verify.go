@@ -299,7 +299,11 @@ func (v *verifier) finish() error {
 		r.HowItEnds = "damaged"
 	case t.Torn:
 		r.HowItEnds = "torn: the next start cuts what lies behind the end, which nothing promised"
-		r.note(Finding{What: fmt.Sprintf("the log has a torn tail, which the next start cuts: %s", t.CutWhy), File: file, Offset: offset, Position: t.End})
+		what := "the log has a torn tail, which the next start cuts: " + t.CutWhy
+		if t.BehindRecords > 0 {
+			what += fmt.Sprintf("; it copies aside the %d good records of %d bytes that lie in it, which nothing promised", t.BehindRecords, t.BehindBytes)
+		}
+		r.note(Finding{What: what, File: file, Offset: offset, Position: t.End})
 	case t.Clean:
 		r.HowItEnds = "cleanly stopped"
 	default:

@@ -32,7 +32,8 @@ type Recovery struct {
 	BytesRewritten int64    // good bytes that may never have reached the disk
 	BytesCut       int64    // what lay behind the end in its segment, up to the last byte that was not zero
 	CutWhy         string   // what was there instead of a record
-	Aside          []string // segment files that were moved out of the log
+	RecordsCut     int      // good records among that, which were copied aside
+	Aside          []string // files beside the segments that have what was taken out of the log
 	TempRemoved    []string // unfinished segment files that were removed
 	NextMissing    bool     // the last segment is complete, and the one that is always made before is not there
 
@@ -54,7 +55,7 @@ func (r *Recovery) log(logger *slog.Logger) {
 	}
 	if r.BytesCut > 0 || len(r.Aside) > 0 {
 		logger.Warn("the log had a torn tail, as after a crash: no later record promised that it was durable",
-			slog.Uint64("end", r.End), slog.Int64("bytesCut", r.BytesCut), slog.String("why", r.CutWhy), slog.Any("movedAside", r.Aside))
+			slog.Uint64("end", r.End), slog.Int64("bytesCut", r.BytesCut), slog.String("why", r.CutWhy), slog.Int("goodRecordsCut", r.RecordsCut), slog.Any("aside", r.Aside))
 	}
 }
 
@@ -271,7 +272,8 @@ func (v *recoverer) rewrite() error {
 	return nil
 }
 
-// clear zeroes what lies behind the end, so that no old record can line up with new ones later.
+// clear zeroes what lies behind the end, so that no old record can line up with new ones later. Good records that were there are copied
+// aside first.
 func (v *recoverer) clear() error {
 	if v.r.CleanStop {
 		return nil
@@ -282,6 +284,9 @@ func (v *recoverer) clear() error {
 			from = v.stop.off
 			v.r.CutWhy = v.stop.why
 			v.r.BytesCut = max(0, b.used-from)
+			if err := v.keepTail(index, b); err != nil {
+				return err
+			}
 		} else if b.used != noOffset {
 			break // it and what follows goes aside
 		}

@@ -135,7 +135,7 @@ func TestBitFlips(t *testing.T) {
 	}
 }
 
-// What lay behind a cut does not come back when new records happen to reach its place.
+// What lay behind a cut does not come back when new records happen to reach its place. The good records of it are in a file beside.
 func TestStaleBytesStayGone(t *testing.T) {
 	eachIO(t, func(t *testing.T, mode IOMode) {
 		fs, all := logWith(t, mode, 100, 100, 100, 100, 100, 100)
@@ -143,9 +143,17 @@ func TestStaleBytesStayGone(t *testing.T) {
 		fs.Poke(segmentPath(0), func(b []byte) { clear(b[torn.header.Position:torn.end()]) }) // a hole; 4 and 5 lie behind it
 		r, k := open(t, smallOptions(fs, mode))
 		sameRecords(t, k.own(), all[:3])
-		if f := r.Recovery(); f.BytesCut == 0 {
-			t.Fatalf("nothing was cut: %+v", f)
+		f := r.Recovery()
+		if f.BytesCut == 0 || f.RecordsCut != 2 || len(f.Aside) != 1 || f.Aside[0] != segmentName(0)+".aside-1" {
+			t.Fatalf("what was cut: %+v", f)
 		}
+		fs.Poke("/data/log/"+f.Aside[0], func(b []byte) {
+			for _, k := range all[4:] {
+				if h, _, _, err := codec.ReadRecord(b[k.header.Position:]); err != nil || h != k.header {
+					t.Errorf("the copy has %+v at position %d (%v), want %+v", h, k.header.Position, err, k.header)
+				}
+			}
+		})
 		// The EPOCH record is 64 bytes; this one fills the hole exactly.
 		hole := int(torn.end()-r.Appended()) - codec.HeaderBytes - codec.MessageAssignedBytes
 		fill := r.add(hole)
@@ -157,6 +165,9 @@ func TestStaleBytesStayGone(t *testing.T) {
 		r, k = open(t, smallOptions(fs, mode))
 		if more := sameRecords(t, k.own(), append(slices.Clone(all[:3]), fill)); more != 0 {
 			t.Fatalf("%d stale records came back", more)
+		}
+		if f := r.Recovery(); f.RecordsCut != 0 || len(f.Aside) != 0 {
+			t.Fatalf("there is nothing to be cut a second time: %+v", f)
 		}
 		r.Abort()
 	})

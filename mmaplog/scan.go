@@ -208,6 +208,7 @@ func (s *segmentScan) need(n int) ([]byte, error) {
 type behind struct {
 	used    int64  // offset behind the last byte that is not zero; noOffset if all are zero
 	records int    // good records
+	end     int64  // offset behind the last of them
 	bytes   int64  // their length
 	promise uint64 // newest promise in them
 }
@@ -259,6 +260,7 @@ func (s *segmentScan) look(off int64, found func(Record) error) (behind, error) 
 				b.bytes += length
 				b.promise = max(b.promise, h.Synced)
 				skip = at + int64(codec.Padded(int(length)))
+				b.end = skip
 				if err := found(Record{Header: h, Assigned: assigned, Payload: payload, Raw: record}); err != nil {
 					return b, fmt.Errorf("mmaplog: record at position %d (%s, byte %d): %w", h.Position, s.path, at, err)
 				}
