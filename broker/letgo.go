@@ -192,6 +192,10 @@ func (s *outgoing) retain(queues []codec.QueueBegin, start uint64) bool {
 			return false
 		}
 	}
+	if start > 0 && !s.force && s.missesCopy() {
+		s.busy = true
+		return false
+	}
 	if !e.claim(worstSmall) {
 		s.busy = true
 		return false

@@ -451,3 +451,71 @@ func TestTheIndexIsNotTrustedWithWhatIsLetGo(t *testing.T) {
 		t.Errorf("%d messages are left with a wrong entry, %d without", messages[true], messages[false])
 	}
 }
+
+// TestAGroupThatComesBackKeepsItsStraggler: a group stopped holding data, and has a session again when the segment with the copy of its
+// message is about to go.
+func TestAGroupThatComesBackKeepsItsStraggler(t *testing.T) {
+	r := newRig(t, func(o *Options) {
+		o.SegmentBytes = 64 << 10
+		o.Retention.Bytes = 4 * 64 << 10
+	})
+	c := r.dial()
+	c.ok(protocol.OpCreateGroup, 0, &protocol.GroupRequest{Name: "g", Rules: protocol.GroupRules{HoldMs: protocol.MinHoldMs}}, nil)
+	s := c.register("g", "a")
+	c.sendBodies("jobs", "kept")
+	p := c.pop(popRequest(s.Session, "jobs", 1))
+	later := protocol.ChangeEntry{Receipt: p.Rows[0].Receipt, Ordinal: 1, Cause: protocol.CausePostponed, InvisibleMs: 10 * 60_000}
+	if res := c.change(s.Session, later); res[0].Status != protocol.OK {
+		t.Fatal(res[0].Status)
+	}
+	// Given a message that was copied forward, of a group that is idle for so long that it holds nothing,
+	r.fill(c, "fill", 8)
+	r.cover()
+	r.pass(reviewEveryMs * time.Millisecond)
+	if n := r.e.stats.copied.Load(); n == 0 {
+		t.Fatal("nothing was copied")
+	}
+	r.fill(c, "fill", 8)
+	c.ok(protocol.OpUnregister, 0, &protocol.UnregisterRequest{Session: s.Session}, nil)
+	r.cover()
+	r.advance(protocol.MinHoldMs * time.Millisecond)
+	r.e.warnIdle(r.e.lease.now())
+	r.advance(protocol.MinHoldMs / 7 * time.Millisecond)
+	next := func() *outgoing {
+		x := &outgoing{e: r.e, run: r.e.steward.run.Load(), first: r.e.Log().First(), known: map[liveName]bool{}, damaged: map[liveName]bool{}}
+		x.end = r.e.log.SegmentEnd(x.first)
+		return x
+	}
+	x := next()
+	for ; r.e.fold.topics.places[0].position >= x.end; x = next() {
+		if gone, err := x.retire(); err != nil || !gone {
+			t.Fatalf("the segment at %d stays: %s %v", x.first, x.held, err)
+		}
+	}
+	// when the segment of the copy is about to go, and the group comes back,
+	x.looked = true
+	for _, step := range []func() (bool, error){x.findBegins, func() (bool, error) { return x.check(), nil }, x.copyLive} {
+		if ok, err := step(); err != nil || !ok {
+			t.Fatalf("the segment at %d stays: %s %v", x.first, x.held, err)
+		}
+	}
+	if len(x.live) != 0 {
+		t.Fatal("the group still holds its message; the test wants it idle")
+	}
+	c.register("g", "a")
+	// then the segment stays until the message was copied once more.
+	if x.letGo() {
+		t.Fatal("the segment was let go with what the group needs")
+	}
+	r.pass(reviewEveryMs * time.Millisecond)
+	if first := r.e.Log().First(); first == x.first {
+		t.Fatalf("the log still begins at %d: %s", first, r.e.retention.logged)
+	}
+	s = c.register("g", "a")
+	for range 12 {
+		r.beatFor(c, s.Session, time.Minute)
+	}
+	if p := c.pop(popRequest(s.Session, "jobs", 1)); len(p.Rows) != 1 || c.bodyOf(&p, 0) != "kept" {
+		t.Fatalf("%d messages came", len(p.Rows))
+	}
+}

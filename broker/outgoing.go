@@ -287,17 +287,17 @@ func (s *outgoing) mustCopy(m liveMessage) bool {
 
 // addCopies gathers the messages whose copies lie in the segment and that are still unsettled. Section only.
 func (s *outgoing) addCopies() {
-	t := s.e.fold.topics
-	for i := uint32(1); i < t.copies.End(); i++ {
-		if !t.copies.Used(i) || t.copies.At(i).entry.Position >= s.end {
-			continue
-		}
-		x := t.copies.At(i)
-		q := t.queues.At(x.queue)
-		if m := (liveMessage{liveName{t.slab.At(q.topic).id, q.index, x.offset}, x.entry, true}); s.e.wanted(&m) {
-			s.mustCopy(m)
-		}
-	}
+	s.e.fold.topics.copiesBelow(s.end, func(m *liveMessage) bool { return !s.e.wanted(m) || s.mustCopy(*m) })
+}
+
+// missesCopy tells whether a group needs a copy in the segment that was not copied again: one that was idle, and came back since. Section
+// only.
+func (s *outgoing) missesCopy() (missed bool) {
+	s.e.fold.topics.copiesBelow(s.end, func(m *liveMessage) bool {
+		missed = !s.damaged[m.liveName] && s.e.wanted(m)
+		return !missed
+	})
+	return missed
 }
 
 // wanted tells whether a group that holds data has a message unsettled. Section only.

@@ -137,6 +137,7 @@ func (l *stateLoader) finish() error {
 	if err := l.leases.Finish(); err != nil {
 		return err
 	}
+	l.f.topics.sortPlaces()
 	if err := l.f.stored.Loaded(); err != nil {
 		return err
 	}

@@ -37,12 +37,6 @@ type moved struct {
 	entry  consumequeue.Entry
 }
 
-// movedKey names a message that was copied forward.
-type movedKey struct {
-	queue  uint32 // slot
-	offset uint64
-}
-
 // topics is the part of the fold that knows topics, where their queues begin and end, and which of their messages were
 // moved. It is changed by TOPIC, MESSAGE, COPY and RETAIN records only. The sequencing section owns it.
 type topics struct {
@@ -57,6 +51,7 @@ type topics struct {
 	ids      map[uint32]uint32   // slot
 	queueOf  [][]uint32          // by slot of the topic: slot of each queue
 	copyOf   map[movedKey]uint32 // slot
+	places   []copyPlace         // of copies, by position; some are not true any more
 	messages uint64              // in all queues
 
 	violate func(format string, args ...any)
@@ -200,49 +195,6 @@ func (t *topics) queueSlot(topicID uint32, q uint16) (slot uint32, ok bool) {
 	return t.queueOf[topicSlot][q], true
 }
 
-// copied applies the place of a COPY record that lies at position.
-func (t *topics) copied(p *codec.MessagePlace, entry consumequeue.Entry) {
-	q, ok := t.queueSlot(p.Topic, p.Queue)
-	if !ok {
-		return // the topic was deleted later
-	}
-	if p.Offset >= t.queues.At(q).next {
-		t.violate("copy of offset %d of queue %d of topic %d, which is at %d", p.Offset, p.Queue, p.Topic, t.queues.At(q).next)
-		return
-	}
-	key := movedKey{q, p.Offset}
-	i, known := t.copyOf[key]
-	if !known {
-		i = t.copies.Alloc()
-		t.copyOf[key] = i
-	}
-	*t.copies.Mut(i) = moved{queue: q, offset: p.Offset, entry: entry}
-}
-
-// copyAt is where the copy of a message lies.
-func (t *topics) copyAt(queueSlot uint32, offset uint64) (consumequeue.Entry, bool) {
-	i, ok := t.copyOf[movedKey{queueSlot, offset}]
-	if !ok {
-		return consumequeue.Entry{}, false
-	}
-	return t.copies.At(i).entry, true
-}
-
-func (t *topics) forgetCopy(i uint32) {
-	x := t.copies.At(i)
-	delete(t.copyOf, movedKey{x.queue, x.offset})
-	t.copies.Free(i)
-}
-
-// forgetCopies forgets the copies of a topic's messages.
-func (t *topics) forgetCopies(topicSlot uint32) {
-	for i := uint32(1); i < t.copies.End(); i++ {
-		if t.copies.Used(i) && t.queues.At(t.copies.At(i).queue).topic == topicSlot {
-			t.forgetCopy(i)
-		}
-	}
-}
-
 // retain moves the beginning of a queue.
 func (t *topics) retain(r *codec.QueueBegin) (queueSlot uint32, ok bool) {
 	q, ok := t.queueSlot(r.Topic, r.Queue)
@@ -257,21 +209,6 @@ func (t *topics) retain(r *codec.QueueBegin) (queueSlot uint32, ok bool) {
 	t.messages -= r.Begin - x.begin
 	x.begin = r.Begin
 	return q, true
-}
-
-// startAt notes that nothing below a position is needed, and gives gone the messages whose newest copy lies there.
-func (t *topics) startAt(position uint64, gone func(topicID uint32, q uint16, offset uint64)) {
-	if position <= t.logStart {
-		return
-	}
-	t.logStart = position
-	for _, row := range copyRows(t.slab, t.queues, t.copies) { // in order: what follows from it is part of the state
-		if row.Position < position {
-			q, _ := t.queueSlot(row.Topic, row.Queue)
-			t.forgetCopy(t.copyOf[movedKey{q, row.Offset}])
-			gone(row.Topic, row.Queue, row.Offset)
-		}
-	}
 }
 
 func (t *topics) hash() uint64 {
@@ -315,6 +252,18 @@ func (t *topics) audit() error {
 	if messages != t.messages || queues != t.queues.Len() || len(t.names) != t.slab.Len() || len(t.ids) != t.slab.Len() || len(t.copyOf) != t.copies.Len() {
 		return fmt.Errorf("%d messages, counted %d; %d queues of %d; %d topics, %d named; %d copies, %d known",
 			messages, t.messages, queues, t.queues.Len(), t.slab.Len(), len(t.names), t.copies.Len(), len(t.copyOf))
+	}
+	placed := 0
+	for i, p := range t.places {
+		if i > 0 && p.position <= t.places[i-1].position {
+			return fmt.Errorf("the copy at %d is placed behind the one at %d", p.position, t.places[i-1].position)
+		}
+		if _, ok := t.copyIn(p); ok {
+			placed++
+		}
+	}
+	if placed != t.copies.Len() {
+		return fmt.Errorf("%d copies, of %d the place is known", t.copies.Len(), placed)
 	}
 	for key, i := range t.copyOf {
 		x := t.copies.At(i)
