@@ -392,6 +392,9 @@ func (l *Loop) decodeAdmin(o *op, b []byte) error {
 		if len(b) != 0 {
 			return &protocol.RequestError{Status: protocol.Invalid, Message: "the request has no body"}
 		}
+		if o.code == protocol.OpStats {
+			o.admin = processStats()
+		}
 		return nil
 	default:
 		return &protocol.RequestError{Status: protocol.Unsupported, Message: "opcode " + o.code.String() + " is not served"}

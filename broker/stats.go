@@ -88,6 +88,8 @@ func (e *Engine) statsCall(o *op) {
 	add("snapshots_failed", s.snapshotsFailed.Load())
 	add("snapshot_us", uint64(s.snapshotUs.Load()))
 	add("snapshot_frozen_us_max", uint64(s.frozenUsMax.Load()))
+	process, _ := o.admin.([]protocol.Stat) // taken before the section
+	a.Stats = append(a.Stats, process...)
 	sort.Slice(a.Stats, func(i, j int) bool { return a.Stats[i].Name < a.Stats[j].Name })
 	o.body = a.Append(o.body[:0])
 }
