@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,7 +26,8 @@ type ChildOptions struct {
 	Program string   // "": the running executable
 	Listen  string   // "": a free port of the loopback interface
 	Dir     string   // data directory
-	Args    []string // further flags of the broker command
+	Command []string // of Program; nil: broker
+	Args    []string // further flags of the command
 	Log     io.Writer
 }
 
@@ -55,7 +57,10 @@ func StartChild(ctx context.Context, o ChildOptions) (*Child, error) {
 	if o.Listen == "" {
 		o.Listen = "127.0.0.1:0"
 	}
-	args := append([]string{"broker", "--listen", o.Listen, "--data", o.Dir}, o.Args...)
+	if o.Command == nil {
+		o.Command = []string{"broker"}
+	}
+	args := slices.Concat(o.Command, []string{"--listen", o.Listen, "--data", o.Dir}, o.Args)
 	c := &Child{Dir: o.Dir, cmd: exec.Command(o.Program, args...), done: make(chan struct{})}
 	log, err := c.cmd.StderrPipe()
 	if err != nil {

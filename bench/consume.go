@@ -2,12 +2,14 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/leasemq/leasemq/client"
+	"github.com/leasemq/leasemq/protocol"
 )
 
 const (
@@ -15,109 +17,139 @@ const (
 	// requests are in flight then. What is measured is the reading.
 	fillBatch  = 64
 	fillWindow = 8
-	// consumeStall is after how long without a message Consume gives up.
+	// consumeStall is after how long without a message a consuming run gives up.
 	consumeStall = 30 * time.Second
-	// calmPatience is how long the broker has at most to bring the filled messages to the disk before the clock starts.
-	calmPatience = 30 * time.Second
-	calmEvery    = 50 * time.Millisecond
+	// idlePop is how long a pop waits when its taker has several topics to look at.
+	idlePop = 5 * time.Millisecond
 	// leavePatience is for taking leave of a broker that may be gone.
 	leavePatience = 5 * time.Second
 )
 
-// ConsumeOptions say what Consume pops.
-type ConsumeOptions struct {
-	Addr      string
-	Topic     string // made with Queues queues if it is missing
-	Group     string // made for the run and deleted afterwards; it must not be there
-	Queues    int
-	Size      int    // bytes of a body
-	Batch     int    // messages of a pop and of an ack, 1 to 256
-	Consumers int    // connections, each with a session of its own
-	Window    int    // pops that a consumer has out, each followed by its ack
-	Messages  uint64 // sent before the clock starts
-	// Flushed waits, before the clock starts, until what was filled is on the disk.
-	Flushed bool
+// consumeWorkload is `bench consume`.
+type consumeWorkload struct{}
+
+func (*consumeWorkload) About() About {
+	return About{
+		Name: "consume", Short: "Pop and ack as fast as the broker gives",
+		Long: `Fills topics, waits until they are on the disk, and then starts the clock: pops batches over several connections and acks
+each, while the next one is popped. A latency is the time from the start of a pop until its messages are acked.`,
+	}
 }
 
-// ConsumeReport is what Consume found. A latency is the time from the start of a pop until its messages are
-// acked, counted for each of them; PopP99 and AckP99 tell of the two halves.
-type ConsumeReport struct {
-	Rate
-	PopP50      float64 `json:"pop_p50_us"`
-	PopP99      float64 `json:"pop_p99_us"`
-	AckP50      float64 `json:"ack_p50_us"`
-	AckP99      float64 `json:"ack_p99_us"`
-	Redelivered uint64  `json:"redelivered"`
-	Size        int     `json:"size"`
-	Batch       int     `json:"batch"`
-	Consumers   int     `json:"consumers"`
-	Window      int     `json:"window"`
-	Fill        Rate    `json:"fill"`
+func (*consumeWorkload) Flags(f *Flags) {
+	f.Settings.Window, f.Settings.Messages = 2, 1_000_000
+	f.Share(brokerSettings...)
+	f.Share("batch", "consumers", "window", "compression", "messages", "warm-up")
+}
+
+func (*consumeWorkload) Run(ctx context.Context, run *Run) error {
+	if run.Messages == 0 {
+		return &SettingError{errors.New("--messages is too small")}
+	}
+	clients, err := dialAll(ctx, run.Addr, "leasemq bench consume", run.Consumers)
+	if err != nil {
+		return err
+	}
+	defer closeAll(clients)
+	taking, err := run.newTaking(ctx, clients)
+	defer taking.leave(ctx)
+	if err != nil {
+		return err
+	}
+	filled, err := run.fill(ctx, run.Consumers, run.Messages, true)
+	run.Extra("fill", filled)
+	if err != nil {
+		return err
+	}
+	run.Begin(0)
+	err = taking.run(ctx, run.Messages)
+	taking.report(run)
+	return err
+}
+
+// taking pops and acks, raw: what a batch costs without a client.Consumer.
+type taking struct {
+	topics            []string
+	batch             int
+	group             string
+	client            *client.Client
+	sessions          []*client.Session
+	takers            []*taker
+	whole, pops, acks *Lane
+
+	most     uint64 // messages; then the run ends
+	taken    atomic.Uint64
+	settled  atomic.Uint64
+	popping  context.Context // ends when the last message is taken
+	allTaken context.CancelFunc
+	ended    context.CancelFunc // called by whoever settles the last message
+	first    firstError
 }
 
 // taker is one of the Window goroutines of a consumer.
 type taker struct {
-	run               *consumeRun
+	run               *taking
 	session           *client.Session
-	whole, pops, acks Histogram
-	errors            uint64
+	topics            []string // popped in turn
+	turn              int
+	whole, pops, acks *Recorder
 	redelivered       uint64
 	before            acking
+	endedAt           time.Time // of the last ack
 }
 
-type consumeRun struct {
-	o        ConsumeOptions
-	begun    chan struct{}
-	taken    atomic.Uint64
-	settled  atomic.Uint64
-	ended    context.CancelFunc // called by whoever settles the last message
-	popping  context.Context    // ends when the last message is taken
-	allTaken context.CancelFunc
-	endedAt  atomic.Pointer[time.Time]
-	first    firstError
+// newTaking prepares to consume over some connections, and makes lanes for it. The topics are read from where they end now.
+// Take leave also of one that comes with an error.
+func (run *Run) newTaking(ctx context.Context, clients []*client.Client) (*taking, error) {
+	t := &taking{
+		topics: run.topics(), batch: run.Batch, group: run.Group, client: clients[0],
+		whole: run.Lane("pop_ack", true), pops: run.Lane("pop", false), acks: run.Lane("ack", false),
+	}
+	var err error
+	if t.sessions, err = subscribe(ctx, clients, t.topics, t.group, run.Queues); err != nil {
+		return t, err
+	}
+	takers := len(t.sessions) * run.Window
+	for i, s := range t.sessions {
+		for j := range run.Window {
+			t.takers = append(t.takers, &taker{
+				run: t, session: s, topics: shareOf(t.topics, i*run.Window+j, takers),
+				whole: t.whole.Recorder(), pops: t.pops.Recorder(), acks: t.acks.Recorder(),
+			})
+		}
+	}
+	return t, nil
 }
 
-// Consume fills a topic and then measures how fast it is popped and acked.
-func Consume(ctx context.Context, o ConsumeOptions) (ConsumeReport, error) {
-	report := ConsumeReport{Size: o.Size, Batch: o.Batch, Consumers: o.Consumers, Window: o.Window}
-	clients, err := dialAll(ctx, o.Addr, "leasemq bench consume", o.Consumers)
-	if err != nil {
-		return report, err
+// leave clears away what newTaking made.
+func (t *taking) leave(ctx context.Context) {
+	if t.sessions != nil {
+		leave(ctx, t.client, t.group, t.sessions)
 	}
-	defer closeAll(clients)
-	sessions, err := subscribe(ctx, clients, o.Topic, o.Group, o.Queues)
-	if sessions != nil {
-		defer leave(ctx, clients[0], o.Group, sessions)
-	}
-	if err != nil {
-		return report, err
-	}
-	report.Fill, err = fill(ctx, clients[0], SendOptions{
-		Addr: o.Addr, Topic: o.Topic, Queues: o.Queues, Size: o.Size, Batch: max(o.Batch, fillBatch),
-		Producers: o.Consumers, Messages: o.Messages,
-	}, o.Flushed)
-	if err != nil {
-		return report, err
-	}
-	return report, consume(ctx, sessions, o, &report)
 }
 
-// fill sends what is to be consumed, and, if that is asked for, waits until it is on the disk.
-func fill(ctx context.Context, c *client.Client, o SendOptions, flushed bool) (Rate, error) {
-	o.Window = fillWindow
-	filled, err := Send(ctx, o)
-	if err == nil && flushed {
-		err = calm(ctx, c)
+// report puts counters and figures of its own into the run's report.
+func (t *taking) report(run *Run) {
+	var redelivered uint64
+	for _, x := range t.takers {
+		redelivered += x.redelivered
 	}
-	return filled.Rate, err
+	run.Count("redelivered", redelivered)
+	pops, acks := t.pops.rate(), t.acks.rate()
+	run.Extra("pop_p50_us", pops.P50)
+	run.Extra("pop_p99_us", pops.P99)
+	run.Extra("ack_p50_us", acks.P50)
+	run.Extra("ack_p99_us", acks.P99)
 }
 
-// subscribe makes the topic, if it is missing, and the group, opens a session on each connection, and the group's
-// reading of the topic: behind what the topic holds already. The sessions are nil when there is no group to be
+// subscribe makes the topics, if they are missing, and the group, opens a session on each connection, and the group's
+// reading of the topics: behind what they hold already. The sessions are nil when there is no group to be
 // deleted: when one of that name was there before, it is somebody else's.
-func subscribe(ctx context.Context, clients []*client.Client, topic, group string, queues int) ([]*client.Session, error) {
-	if _, err := needTopic(ctx, clients[0], topic, queues); err != nil {
-		return nil, err
+func subscribe(ctx context.Context, clients []*client.Client, topics []string, group string, queues int) ([]*client.Session, error) {
+	for _, topic := range topics {
+		if _, err := needTopic(ctx, clients[0], topic, queues); err != nil {
+			return nil, err
+		}
 	}
 	if err := clients[0].CreateGroup(ctx, group, client.GroupRules{}); err != nil {
 		return nil, fmt.Errorf("bench: group %s: %w", group, err)
@@ -130,12 +162,14 @@ func subscribe(ctx context.Context, clients []*client.Client, topic, group strin
 		}
 		sessions = append(sessions, s)
 	}
-	b, err := sessions[0].Pop(ctx, client.PopOptions{Topic: topic, Start: client.StartLatest})
-	switch {
-	case err != nil:
-		return sessions, fmt.Errorf("bench: first pop of %s: %w", topic, err)
-	case len(b.Deliveries) > 0:
-		return sessions, fmt.Errorf("bench: topic %s is being sent to by somebody else", topic)
+	for _, topic := range topics {
+		b, err := sessions[0].Pop(ctx, client.PopOptions{Topic: topic, Start: client.StartLatest})
+		switch {
+		case err != nil:
+			return sessions, fmt.Errorf("bench: first pop of %s: %w", topic, err)
+		case len(b.Deliveries) > 0:
+			return sessions, fmt.Errorf("bench: topic %s is being sent to by somebody else", topic)
+		}
 	}
 	return sessions, nil
 }
@@ -150,105 +184,55 @@ func leave(ctx context.Context, c *client.Client, group string, sessions []*clie
 	c.DeleteGroup(ctx, group)
 }
 
-// calm waits until the broker's log is on the disk up to where it is now: the writing back of what was filled
-// is no part of what is measured.
-func calm(ctx context.Context, c *client.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, calmPatience)
-	defer cancel()
-	appended := uint64(0)
-	for {
-		stats, err := c.Stats(ctx)
-		if err != nil {
-			return fmt.Errorf("bench: stats: %w", err)
-		}
-		figures := make(map[string]uint64, len(stats))
-		for _, s := range stats {
-			figures[s.Name] = s.Value
-		}
-		if appended == 0 {
-			appended = figures["log_appended"]
-		}
-		if figures["log_synced"] >= appended {
-			return nil
-		}
-		select {
-		case <-time.After(calmEvery):
-		case <-ctx.Done():
-			return fmt.Errorf("bench: the filled messages are not on the disk yet: %w", context.Cause(ctx))
-		}
-	}
-}
-
-func consume(ctx context.Context, sessions []*client.Session, o ConsumeOptions, report *ConsumeReport) error {
+// run pops and acks until so many messages are settled, or ctx ends.
+func (t *taking) run(ctx context.Context, most uint64) error {
 	work, ended := context.WithCancel(ctx)
 	defer ended()
-	run := &consumeRun{o: o, begun: make(chan struct{}), ended: ended}
-	run.popping, run.allTaken = context.WithCancel(work)
-	defer run.allTaken()
-	var takers []*taker
+	t.most, t.ended = most, ended
+	t.popping, t.allTaken = context.WithCancel(work)
+	defer t.allTaken()
 	var working sync.WaitGroup
-	for _, s := range sessions {
-		for range o.Window {
-			t := &taker{run: run, session: s}
-			takers = append(takers, t)
-			working.Go(func() { t.work(work) })
-		}
+	for _, x := range t.takers {
+		working.Go(func() { x.work(work) })
 	}
-	began := time.Now()
-	close(run.begun)
-	go run.watch(work)
+	go t.watch(work)
 	working.Wait()
 	ended()
-
-	if run.endedAt.Load() == nil {
-		now := time.Now()
-		run.endedAt.Store(&now)
-	}
-	var whole, pops, acks Histogram
-	var failed uint64
-	for _, t := range takers {
-		whole.Merge(&t.whole)
-		pops.Merge(&t.pops)
-		acks.Merge(&t.acks)
-		failed += t.errors
-		report.Redelivered += t.redelivered
-	}
-	report.Rate = rateOf(&whole, failed, o.Size, run.endedAt.Load().Sub(began))
-	report.PopP50, report.PopP99 = microseconds(pops.Quantile(0.5)), microseconds(pops.Quantile(0.99))
-	report.AckP50, report.AckP99 = microseconds(acks.Quantile(0.5)), microseconds(acks.Quantile(0.99))
-	if err := run.first.get(); err != nil {
+	if err := t.first.get(); err != nil {
 		return err
 	}
 	return ctx.Err()
 }
 
 // watch ends a run in which nothing moves.
-func (run *consumeRun) watch(ctx context.Context) {
-	tick := time.NewTicker(consumeStall)
-	defer tick.Stop()
-	for before := uint64(0); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now := run.settled.Load()
+func (t *taking) watch(ctx context.Context) {
+	for before := uint64(0); sleep(ctx, consumeStall) == nil; {
+		now := t.settled.Load()
 		if now == before {
-			run.first.set(fmt.Errorf("bench: %d of %d messages were acked, then none for %v", now, run.o.Messages, consumeStall))
-			run.ended()
+			t.first.set(fmt.Errorf("bench: %d messages were acked, then none for %v", now, consumeStall))
+			t.ended()
 			return
 		}
 		before = now
 	}
 }
 
-func (t *taker) work(ctx context.Context) {
-	<-t.run.begun
-	options := client.PopOptions{Topic: t.run.o.Topic, Max: t.run.o.Batch, Await: consumeStall}
-	for t.run.popping.Err() == nil {
-		if err := t.round(ctx, options); err != nil && ctx.Err() == nil {
-			t.run.first.set(fmt.Errorf("bench: consume: %w", err))
-			t.run.ended()
+func (x *taker) work(ctx context.Context) {
+	defer func() {
+		for _, l := range []*Lane{x.run.whole, x.run.pops, x.run.acks} {
+			l.End(x.endedAt)
+		}
+	}()
+	options := client.PopOptions{Max: min(x.run.batch, protocol.MaxPopMessages), Await: consumeStall}
+	if len(x.topics) > 1 {
+		options.Await = idlePop
+	}
+	for x.run.popping.Err() == nil {
+		options.Topic = x.topics[x.turn]
+		x.turn = (x.turn + 1) % len(x.topics)
+		if err := x.round(ctx, options); err != nil && ctx.Err() == nil {
+			x.run.first.set(fmt.Errorf("bench: consume: %w", err))
+			x.run.ended()
 			return
 		}
 	}
@@ -262,59 +246,63 @@ type acking struct {
 }
 
 // round pops once, and has the batch acked while the next one is popped: so both requests go out in one write.
-func (t *taker) round(ctx context.Context, options client.PopOptions) error {
+func (x *taker) round(ctx context.Context, options client.PopOptions) error {
 	began := time.Now()
-	batch, err := t.session.Pop(t.run.popping, options)
+	batch, err := x.session.Pop(x.run.popping, options)
 	popped := time.Now()
-	if failed := t.settle(ctx); failed != nil {
+	if failed := x.settle(ctx); failed != nil {
 		return failed
 	}
 	if err != nil {
-		if t.run.popping.Err() != nil {
+		if x.run.popping.Err() != nil {
 			return nil // all are taken
 		}
 		return err
 	}
 	n := len(batch.Deliveries)
+	if n == 0 {
+		batch.Release()
+		return nil
+	}
 	for _, d := range batch.Deliveries {
 		if err := d.Err(); err != nil {
-			t.errors++
+			x.whole.Fail(1)
 			return err
 		}
 		if d.Attempt > 1 {
-			t.redelivered++
+			x.redelivered++
 		}
 	}
-	t.before = acking{batch, t.session.BeginAck(batch.Deliveries...), began, popped}
-	if t.run.taken.Add(uint64(n)) >= t.run.o.Messages {
-		t.run.allTaken()
-		return t.settle(ctx)
+	x.before = acking{batch, x.session.BeginAck(batch.Deliveries...), began, popped}
+	if x.run.taken.Add(uint64(n)) >= x.run.most {
+		x.run.allTaken()
+		return x.settle(ctx)
 	}
 	return nil
 }
 
 // settle waits for the ack that is under way.
-func (t *taker) settle(ctx context.Context) error {
-	x := t.before
-	if x.ack == nil {
+func (x *taker) settle(ctx context.Context) error {
+	b := x.before
+	if b.ack == nil {
 		return nil
 	}
-	t.before = acking{}
-	n := len(x.batch.Deliveries)
-	if _, err := x.ack.Wait(ctx); err != nil {
+	x.before = acking{}
+	n := len(b.batch.Deliveries)
+	if _, err := b.ack.Wait(ctx); err != nil {
 		if ctx.Err() == nil {
-			t.errors += uint64(n)
+			x.whole.Fail(n)
 		}
 		return err
 	}
-	x.batch.Release()
+	b.batch.Release()
 	acked := time.Now()
-	t.pops.Record(x.popped.Sub(x.began), n)
-	t.acks.Record(acked.Sub(x.popped), n)
-	t.whole.Record(acked.Sub(x.began), n)
-	if t.run.settled.Add(uint64(n)) >= t.run.o.Messages {
-		t.run.endedAt.CompareAndSwap(nil, &acked)
-		t.run.ended()
+	x.pops.Record(b.began, b.popped.Sub(b.began), n)
+	x.acks.Record(b.began, acked.Sub(b.popped), n)
+	x.whole.Record(b.began, acked.Sub(b.began), n)
+	x.endedAt = acked
+	if x.run.settled.Add(uint64(n)) >= x.run.most {
+		x.run.ended()
 	}
 	return nil
 }

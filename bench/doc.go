@@ -1,5 +1,5 @@
-// Package bench makes load for a broker and reports what it took: Send, Consume, and Crash, which kills the
-// broker while it works and keeps a ledger of what was promised.
+// Package bench makes load for a broker and reports what it took: Execute runs a Workload, of which Workloads lists those that
+// there are; and Crash, Rounds, Restart and Handover kill brokers and workers and keep a ledger of what was promised.
 //
 // The broker is always another process, reached over TCP: one that runs already, or a Child, started from
 // this very binary on a directory of its own. A generator in the broker's process would measure a scheduler

@@ -40,6 +40,14 @@ func (h *Histogram) Merge(other *Histogram) {
 	h.most = max(h.most, other.most)
 }
 
+// Reset makes h empty and keeps its memory.
+func (h *Histogram) Reset() {
+	if h.h != nil {
+		h.h.Reset()
+	}
+	h.most = 0
+}
+
 // Count is how many durations were recorded.
 func (h *Histogram) Count() uint64 {
 	if h.h == nil {

@@ -10,7 +10,7 @@ import (
 
 // What a body says of itself is read back; one with a flipped bit, of another length or of another run is none.
 func TestABodyProvesItself(t *testing.T) {
-	run := loadRun{o: LoadOptions{Size: 64}, seen: make([]atomic.Uint32, 10)}
+	run := load{Run: &Run{Settings: Settings{Size: 64}}, seen: make([]atomic.Uint32, 10)}
 	body := noise(64, 1)
 	seal(body, 3*time.Second, 7)
 	if due, number, ok := run.open(body); due != 3*time.Second || number != 7 || !ok {
@@ -32,18 +32,6 @@ func TestABodyProvesItself(t *testing.T) {
 	}
 }
 
-func TestDue(t *testing.T) {
-	for _, x := range []struct {
-		rate int
-		at   time.Duration
-		want int
-	}{{20_000, time.Second, 20_000}, {20_000, 50 * time.Microsecond, 1}, {20_000, 49 * time.Microsecond, 0}, {2, 499 * time.Millisecond, 0}, {9200, time.Hour, 33_120_000}} {
-		if got := dueBy(x.rate, x.at); got != x.want {
-			t.Errorf("%d/s for %v are %d, not %d", x.rate, x.at, got, x.want)
-		}
-	}
-}
-
 // The work of the scenarios is as long as they say.
 func TestScenarios(t *testing.T) {
 	near := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
@@ -55,15 +43,15 @@ func TestScenarios(t *testing.T) {
 		{"infer", 1200 * time.Millisecond, 6 * time.Second, 2 * time.Minute},
 		{"recon", 6 * time.Minute, 18 * time.Minute, 20 * time.Minute},
 	} {
-		s, ok := FindScenario(x.name)
+		s, ok := findScenario(x.name)
 		if !ok {
 			t.Fatalf("no scenario %s", x.name)
 		}
-		o := s.Load(1)
+		o, settings := s.handling(1), s.settings
 		random := rand.New(rand.NewPCG(1, 2))
 		var all []time.Duration
 		for range 50_000 {
-			all = append(all, o.Work(random))
+			all = append(all, o.work(random))
 		}
 		slices.Sort(all)
 		p50, p99, most := all[25_000], all[49_500], all[49_999]
@@ -76,15 +64,15 @@ func TestScenarios(t *testing.T) {
 			sum += d
 		}
 		mean := sum / time.Duration(len(all))
-		if busy, hands := float64(o.Rate)*mean.Seconds(), float64(o.Consumers*o.Workers); busy > 0.8*hands {
+		if busy, hands := float64(settings.Rate)*mean.Seconds(), float64(settings.Consumers*o.workers); busy > 0.8*hands {
 			t.Errorf("%s: %.0f jobs at once for %.0f hands", x.name, busy, hands)
 		}
-		short := s.Load(0.01)
-		if d := short.Work(random); d > most/50 || short.Invisible != o.Invisible/100 || short.Rate != o.Rate {
-			t.Errorf("%s at scale 0.01: work %v, leases %v, %d/s", x.name, d, short.Invisible, short.Rate)
+		short := s.handling(0.01)
+		if d := short.work(random); d > most/50 || short.invisible != o.invisible/100 {
+			t.Errorf("%s at scale 0.01: work %v, leases %v", x.name, d, short.invisible)
 		}
 	}
-	if _, ok := FindScenario("nothing"); ok {
+	if _, ok := findScenario("nothing"); ok {
 		t.Error("found a scenario that does not exist")
 	}
 }

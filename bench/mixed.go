@@ -4,48 +4,124 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"time"
 )
 
-// MixedReport is what Mixed found: sending, and popping and acking, both flat out, over the same stretch of time.
-type MixedReport struct {
-	Send    SendReport    `json:"send"`
-	Consume ConsumeReport `json:"consume"`
-	Left    uint64        `json:"left"` // sent and not consumed when the time was over
+// mixedWorkload is `bench mixed`.
+type mixedWorkload struct {
+	scenario string
+	scale    float64
+	flags    FlagSet
 }
 
-// Mixed sends as fast as the broker takes it, while consumers pop and ack as fast as it gives.
-func Mixed(ctx context.Context, send SendOptions, take ConsumeOptions) (report MixedReport, err error) {
-	clients, err := dialAll(ctx, take.Addr, "leasemq bench mixed", take.Consumers)
+// flatOut is mixed without a scenario.
+const flatOut = "flat-out"
+
+func (*mixedWorkload) About() About {
+	var about strings.Builder
+	for _, s := range scenarios {
+		fmt.Fprintf(&about, "  %-6s %s\n", s.name, s.about)
+	}
+	return About{
+		Name: "mixed", Short: "Send and consume at the same time: flat out, or as users do",
+		Long: `Without a scenario batches are sent, and popped and acked, both as fast as the broker lets them. With one, messages are sent at
+its rate, and consumers with workers (client.Consumer) work on each for as long as it says:
+
+` + about.String() + `
+--scale makes work, pauses and leases shorter or longer; rates, sizes, heartbeats and the timeouts of sessions stay. Work takes
+no processor time. Reported are duplicates that were handled, how many of them went to another consumer, renewals, and how
+long messages were held. Of a scenario, rate, size, queues and consumers are its own; a flag overrides them.`,
+	}
+}
+
+func (w *mixedWorkload) Flags(f *Flags) {
+	w.flags = f.FlagSet
+	f.Settings.Window, f.Settings.Duration, f.Settings.WarmUp = 4, 10*time.Second, time.Second
+	f.Share(brokerSettings...)
+	f.Share("batch", "producers", "consumers", "window", "compression", "rate", "duration", "warm-up")
+	names := []string{flatOut}
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	w.scenario = flatOut
+	f.WordVar(&w.scenario, "scenario", names, "what to do")
+	f.Float64Var(&w.scale, "scale", 1, "of the times of a scenario")
+}
+
+func (w *mixedWorkload) Run(ctx context.Context, run *Run) error {
+	if w.scale <= 0 || run.Duration == 0 {
+		return &SettingError{errors.New("--scale or --duration is too small")}
+	}
+	s, ok := findScenario(w.scenario)
+	if !ok {
+		return run.mixed(ctx)
+	}
+	own := s.settings
+	for name, x := range map[string]struct{ to, from *int }{
+		"rate": {&run.Rate, &own.Rate}, "size": {&run.Size, &own.Size},
+		"queues": {&run.Queues, &own.Queues}, "consumers": {&run.Consumers, &own.Consumers},
+	} {
+		if !w.flags.Changed(name) {
+			*x.to = *x.from
+		}
+	}
+	run.Extra("size", run.Size)
+	run.Extra("consumers", run.Consumers)
+	run.Extra("scenario", s.name)
+	run.Extra("scale", w.scale)
+	if w.scale != 1 {
+		run.Note("times are scaled by %g: work, pauses and leases; not rates, sizes, heartbeats and timeouts of sessions", w.scale)
+	}
+	return run.load(ctx, s.handling(w.scale))
+}
+
+// mixed sends as fast as the broker takes it, while consumers pop and ack as fast as it gives.
+func (run *Run) mixed(ctx context.Context) error {
+	lane := run.Lane("send", true)
+	producers, err := dialAll(ctx, run.Addr, "leasemq bench mixed", run.Producers)
 	if err != nil {
-		return report, err
+		return err
 	}
-	defer closeAll(clients)
-	sessions, err := subscribe(ctx, clients, take.Topic, take.Group, take.Queues)
-	if sessions != nil {
-		defer leave(ctx, clients[0], take.Group, sessions)
-	}
+	defer closeAll(producers)
+	consumers, err := dialAll(ctx, run.Addr, "leasemq bench mixed", run.Consumers)
 	if err != nil {
-		return report, err
+		return err
 	}
-	taking, ended := context.WithCancel(ctx)
+	defer closeAll(consumers)
+	taking, err := run.newTaking(ctx, consumers)
+	defer taking.leave(ctx)
+	if err != nil {
+		return err
+	}
+	sending, err := run.newSending(ctx, producers, lane)
+	if err != nil {
+		return err
+	}
+	run.Begin(0)
+	working, ended := context.WithCancel(ctx)
 	defer ended()
-	take.Messages = ^uint64(0) // until the sending has ended
-	report.Consume = ConsumeReport{Size: take.Size, Batch: take.Batch, Consumers: take.Consumers, Window: take.Window}
 	var consumed error
 	var consuming sync.WaitGroup
-	consuming.Go(func() { consumed = consume(taking, sessions, take, &report.Consume) })
-	report.Send, err = Send(ctx, send)
+	consuming.Go(func() { consumed = taking.run(working, ^uint64(0)) })
+	err = sending.run(ctx, run.pacer())
 	ended()
 	consuming.Wait()
 	if errors.Is(consumed, context.Canceled) && ctx.Err() == nil {
 		consumed = nil
 	}
-	if n := report.Send.Messages; n > report.Consume.Messages {
-		report.Left = n - report.Consume.Messages
-	}
-	if n := report.Send.Messages; err == nil && consumed == nil && report.Consume.Messages > n {
-		err = fmt.Errorf("bench: %d messages were consumed of %d that were sent", report.Consume.Messages, n)
-	}
-	return report, errors.Join(err, consumed)
+	run.reportMixed(sending, taking)
+	return errors.Join(err, consumed)
+}
+
+func (run *Run) reportMixed(s *sending, t *taking) {
+	sent, settled := s.sent.Load(), t.settled.Load()
+	run.Extra("send", s.lane.rate())
+	run.Extra("consume", t.whole.rate())
+	t.report(run)
+	run.Count("sent", sent)
+	run.Count("settled", settled)
+	run.Count("left", sent-min(settled, sent))
+	run.MustBeZero("out_of_count", settled-min(settled, sent)) // more were settled than sent
 }

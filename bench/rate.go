@@ -17,12 +17,17 @@ type Rate struct {
 	MessagesPerS float64 `json:"msgs_per_s"`
 	MBPerS       float64 `json:"mb_per_s"` // bodies only; 1 MB is 10^6 bytes
 	P50          float64 `json:"p50_us"`
+	P90          float64 `json:"p90_us"`
 	P99          float64 `json:"p99_us"`
 	P999         float64 `json:"p999_us"`
 	Max          float64 `json:"max_us"`
 	Messages     uint64  `json:"messages"`
 	Errors       uint64  `json:"errors"` // messages for which a call failed
 	Seconds      float64 `json:"seconds"`
+
+	// Where the broker answers before it flushes, Seconds and MessagesPerS include the last flush; these leave it out.
+	Answered     float64 `json:"answered_msgs_per_s,omitempty"`
+	FlushSeconds float64 `json:"last_flush_s,omitempty"`
 }
 
 // rateOf sums up: the latencies in h, of messages of size bytes, took so long altogether.
@@ -33,6 +38,7 @@ func rateOf(h *Histogram, errors uint64, size int, took time.Duration) Rate {
 		MessagesPerS: float64(n) / seconds,
 		MBPerS:       float64(n) * float64(size) / 1e6 / seconds,
 		P50:          microseconds(h.Quantile(0.50)),
+		P90:          microseconds(h.Quantile(0.90)),
 		P99:          microseconds(h.Quantile(0.99)),
 		P999:         microseconds(h.Quantile(0.999)),
 		Max:          microseconds(h.Max()),

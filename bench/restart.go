@@ -164,10 +164,7 @@ func fillRestart(ctx context.Context, addr string, o RestartOptions, report *Res
 const restartRecord = restartBody + 120
 
 func sendRestart(ctx context.Context, addr string, messages uint64) (Rate, error) {
-	r, err := Send(ctx, SendOptions{
-		Addr: addr, Topic: restartTopic, Queues: 1, Size: restartBody, Batch: 64, Producers: 4, Window: 8, Messages: messages,
-	})
-	return r.Rate, err
+	return Send(ctx, SendOptions{Addr: addr, Topic: restartTopic, Queues: 1, Size: restartBody, Batch: 64, Producers: 4, Messages: messages})
 }
 
 // worstMoment sends on until the next snapshot is nearly due, and tells how much log a start then has to replay: there is

@@ -9,59 +9,60 @@ import (
 	"github.com/leasemq/leasemq/protocol"
 )
 
-// Scenario is a load as users of such a broker have it.
-type Scenario struct {
-	Name, About string
-	load        LoadOptions // at scale 1
+// scenario is a load as users of such a broker have it.
+type scenario struct {
+	name, about string
+	settings    Settings // Rate, Size, Queues and Consumers
+	workers     int      // of a consumer, at scale 1
 	work        func(*rand.Rand) time.Duration
 	lease       time.Duration
+
+	pause, pauseEvery time.Duration
 }
 
-// Scenarios are those that there are.
-var Scenarios = []Scenario{
+// scenarios are those that there are.
+var scenarios = []scenario{
 	{
-		Name: "stock", About: "stock deductions: 9,200 messages/s of 1.8 KB, work of 1.9 to 2.2 s, consumers that stand still for 412 ms",
-		load: LoadOptions{
-			Rate: 9200, Size: 1800, Queues: 16, Consumers: 6, Workers: 4800,
-			Pause: 412 * time.Millisecond, PauseEvery: 10 * time.Second,
-		},
+		name: "stock", about: "stock deductions: 9,200 messages/s of 1.8 KB, work of 1.9 to 2.2 s, consumers that stand still for 412 ms",
+		settings: Settings{Rate: 9200, Size: 1800, Queues: 16, Consumers: 6}, workers: 4800,
 		work:  func(r *rand.Rand) time.Duration { return between(r, 1900*time.Millisecond, 2200*time.Millisecond) },
 		lease: 30 * time.Second,
+		pause: 412 * time.Millisecond, pauseEvery: 10 * time.Second,
 	},
 	{
-		Name: "infer", About: "LLM inference: 380 messages/s of 2.4 KB, p99 of the work 6 s, and a tail of minutes",
-		load:  LoadOptions{Rate: 380, Size: 2400, Queues: 12, Consumers: 6, Workers: 400},
+		name: "infer", about: "LLM inference: 380 messages/s of 2.4 KB, p99 of the work 6 s, and a tail of minutes",
+		settings: Settings{Rate: 380, Size: 2400, Queues: 12, Consumers: 6}, workers: 400,
 		work:  inference,
 		lease: 30 * time.Second,
 	},
 	{
-		Name: "recon", About: "reconciliation: 2 jobs/s of 1 KB, p99 of the work 18 min",
-		load:  LoadOptions{Rate: 2, Size: 1024, Queues: 4, Consumers: 4, Workers: 500},
+		name: "recon", about: "reconciliation: 2 jobs/s of 1 KB, p99 of the work 18 min",
+		settings: Settings{Rate: 2, Size: 1024, Queues: 4, Consumers: 4}, workers: 500,
 		work:  func(r *rand.Rand) time.Duration { return logNormal(r, 6*time.Minute, 18*time.Minute) },
 		lease: 30 * time.Second,
 	},
 }
 
-// Load is the scenario with its times scaled: work, pauses and leases are scale times as long. Rates, sizes, heartbeats and
-// timeouts of sessions stay. Workers become fewer with the work that they share, and are never so few that messages wait for one.
-func (s *Scenario) Load(scale float64) LoadOptions {
+// handling is that of the scenario with its times scaled: work, pauses and leases are scale times as long. Workers become fewer
+// with the work that they share, and are never so few that messages wait for one.
+func (s *scenario) handling(scale float64) handling {
 	scaled := func(d time.Duration) time.Duration { return time.Duration(float64(d) * scale) }
-	o := s.load
-	o.Pause, o.PauseEvery = scaled(o.Pause), scaled(o.PauseEvery)
-	o.Invisible = max(scaled(s.lease), protocol.MinInvisibleMs*time.Millisecond)
-	o.Work = func(r *rand.Rand) time.Duration { return scaled(s.work(r)) }
-	o.Workers = max(int(math.Ceil(float64(o.Workers)*min(scale, 1))), 64)
-	o.Patience = scaled(10*time.Minute) + 30*time.Second
-	return o
+	return handling{
+		workers: max(int(math.Ceil(float64(s.workers)*min(scale, 1))), 64),
+		pause:   scaled(s.pause), pauseEvery: scaled(s.pauseEvery),
+		invisible: max(scaled(s.lease), protocol.MinInvisibleMs*time.Millisecond),
+		work:      func(r *rand.Rand) time.Duration { return scaled(s.work(r)) },
+		patience:  scaled(10*time.Minute) + 30*time.Second,
+	}
 }
 
-// FindScenario finds one by its name.
-func FindScenario(name string) (s Scenario, ok bool) {
-	i := slices.IndexFunc(Scenarios, func(s Scenario) bool { return s.Name == name })
+// findScenario finds one by its name.
+func findScenario(name string) (s scenario, ok bool) {
+	i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })
 	if i < 0 {
 		return s, false
 	}
-	return Scenarios[i], true
+	return scenarios[i], true
 }
 
 func between(r *rand.Rand, least, most time.Duration) time.Duration {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -10,159 +11,218 @@ import (
 	"github.com/leasemq/leasemq/client"
 )
 
+// sendWorkload is `bench send`.
+type sendWorkload struct{ flags FlagSet }
+
+func (*sendWorkload) About() About {
+	return About{
+		Name: "send", Short: "Send batches, flat out or at a rate",
+		Long: `Sends batches over several connections. A latency is that of a request, from the call until the answer; with --rate, from
+the moment at which the request was due, so that a stall is not hidden. Where the broker answers before it flushes, the
+clock stops when the last message is on the disk; what was answered a second is reported, too.`,
+	}
+}
+
+func (w *sendWorkload) Flags(f *Flags) {
+	w.flags = f.FlagSet
+	f.Settings.Window, f.Settings.Duration = 8, 5*time.Second
+	f.Share(brokerSettings...)
+	f.Share("batch", "producers", "window", "compression", "rate", "duration", "messages", "warm-up")
+}
+
+func (w *sendWorkload) Run(ctx context.Context, run *Run) error {
+	if run.Messages > 0 && !w.flags.Changed("duration") {
+		run.Duration = 0 // so many, however long it takes
+	}
+	if run.Messages == 0 && run.Duration == 0 {
+		return &SettingError{errors.New("--duration or --messages is needed")}
+	}
+	lane := run.Lane("send", true)
+	clients, err := dialAll(ctx, run.Addr, "leasemq bench send", run.Producers)
+	if err != nil {
+		return err
+	}
+	defer closeAll(clients)
+	s, err := run.newSending(ctx, clients, lane)
+	if err != nil {
+		return err
+	}
+	run.Begin(0)
+	err = s.run(ctx, run.pacer())
+	if run.Fsync != "always" || !run.Embedded {
+		err = errors.Join(err, run.flush(ctx, clients[0], lane))
+	}
+	return err
+}
+
+// sending sends batches.
+type sending struct {
+	lane    *Lane
+	senders []*sender
+	sent    atomic.Uint64 // acknowledged, the warm-up included
+	first   firstError
+}
+
+// sender is one of the Window goroutines of a producer.
+type sender struct {
+	run      *sending
+	producer *client.Producer
+	record   *Recorder
+	topics   []string
+	encoded  []*client.EncodedBatch // one for each topic, sent in turn
+	turn     int
+	messages []*client.Message
+	results  []client.SendResult
+}
+
+// newSending prepares to send from some clients, and makes the topics. Each request is encoded once and sent again and again.
+func (run *Run) newSending(ctx context.Context, clients []*client.Client, lane *Lane) (*sending, error) {
+	for _, topic := range run.topics() {
+		if _, err := needTopic(ctx, clients[0], topic, run.Queues); err != nil {
+			return nil, err
+		}
+	}
+	s := &sending{lane: lane}
+	body := run.body(run.Size, 1)
+	senders := len(clients) * run.Window
+	for i, c := range clients {
+		p := c.Producer(run.producerOptions())
+		for j := range run.Window {
+			x := &sender{run: s, producer: p, record: lane.Recorder(), results: make([]client.SendResult, 0, run.Batch)}
+			for range run.Batch {
+				x.messages = append(x.messages, &client.Message{Body: body})
+			}
+			x.topics = shareOf(run.topics(), i*run.Window+j, senders)
+			for _, topic := range x.topics {
+				encoded, err := p.Encode(topic, x.messages)
+				if err != nil {
+					return nil, fmt.Errorf("bench: a request of %d messages of %d bytes: %w", run.Batch, run.Size, err)
+				}
+				x.encoded = append(x.encoded, encoded)
+			}
+			s.senders = append(s.senders, x)
+		}
+	}
+	return s, nil
+}
+
+// shareOf is what worker i of n has of some topics: one if there are more workers than topics, else every n-th.
+func shareOf(topics []string, i, n int) (share []string) {
+	if n >= len(topics) {
+		return []string{topics[i%len(topics)]}
+	}
+	for ; i < len(topics); i += n {
+		share = append(share, topics[i])
+	}
+	return share
+}
+
+// run sends what p says, and ends the lane's clock with the last answer. The error is the first that a sender ran into.
+func (s *sending) run(ctx context.Context, p *pacer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var working sync.WaitGroup
+	for _, x := range s.senders {
+		working.Go(func() {
+			if err := x.work(ctx, p); err != nil && ctx.Err() == nil {
+				s.first.set(fmt.Errorf("bench: send: %w", err))
+				cancel() // a rate with failures in it says nothing
+			}
+		})
+	}
+	working.Wait()
+	if err := s.first.get(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// work sends one request after the other.
+func (x *sender) work(ctx context.Context, p *pacer) error {
+	ended := time.Time{}
+	defer func() { x.run.lane.End(ended) }()
+	for now := time.Now(); ; {
+		due, n := p.next(now, len(x.messages))
+		if n == 0 {
+			return nil
+		}
+		if p.rate > 0 {
+			if err := sleep(ctx, due.Sub(now)); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		batch, err := x.next(n)
+		if err == nil {
+			x.results, err = x.producer.SendEncoded(ctx, batch, x.results[:0])
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				x.record.Fail(n)
+			}
+			return err
+		}
+		now = time.Now()
+		x.record.Record(due, now.Sub(due), n)
+		x.run.sent.Add(uint64(n))
+		ended = now
+	}
+}
+
+// next is the request for n messages: the next topic's, or one of its own for the rest of a number of messages.
+func (x *sender) next(n int) (*client.EncodedBatch, error) {
+	i := x.turn
+	x.turn = (i + 1) % len(x.encoded)
+	if n < len(x.messages) {
+		return x.producer.Encode(x.topics[i], x.messages[:n])
+	}
+	return x.encoded[i], nil
+}
+
+// fill sends messages over connections of its own, several requests at once, and, if that is asked for, waits until they are
+// on the disk. What it takes is no part of what a run measures.
+func (run *Run) fill(ctx context.Context, connections int, messages uint64, flushed bool) (Rate, error) {
+	clients, err := dialAll(ctx, run.Addr, "leasemq bench fill", connections)
+	if err != nil {
+		return Rate{}, err
+	}
+	defer closeAll(clients)
+	load := &Run{Settings: run.Settings}
+	load.Window, load.Batch = fillWindow, max(run.Batch, fillBatch)
+	lane := newLane("fill", run.Size)
+	s, err := load.newSending(ctx, clients, lane)
+	if err != nil {
+		return Rate{}, err
+	}
+	began := time.Now()
+	lane.begin(began)
+	if err := s.run(ctx, &pacer{began: began, most: messages}); err != nil {
+		return lane.rate(), err
+	}
+	if flushed {
+		if _, err := flushedBy(ctx, clients[0]); err != nil && !errors.Is(err, errNoFlush) {
+			return lane.rate(), err
+		}
+	}
+	return lane.rate(), nil
+}
+
 // SendOptions say what Send sends.
 type SendOptions struct {
 	Addr      string
 	Topic     string // made with Queues queues if it is missing
 	Queues    int
 	Size      int // bytes of a body
-	Batch     int // messages of a request
+	Batch     int // messages of a request, at least
 	Producers int // connections
-	Window    int // requests that a producer has in flight
-
-	// Send ends when Duration has passed or Messages were sent, whichever is not zero and comes first.
-	Duration time.Duration
-	Messages uint64
+	Messages  uint64
 }
 
-// SendReport is what Send found. A latency is that of a request, from before it is handed to the client until
-// its answer is there, counted for each of its messages.
-type SendReport struct {
-	Rate
-	Size      int `json:"size"`
-	Batch     int `json:"batch"`
-	Producers int `json:"producers"`
-	Window    int `json:"window"`
-}
-
-// sender is one of the Window goroutines of a producer.
-type sender struct {
-	run       *sendRun
-	producer  *client.Producer
-	messages  []*client.Message
-	encoded   *client.EncodedBatch
-	results   []client.SendResult
-	latencies Histogram
-	errors    uint64
-	endedAt   time.Time
-}
-
-type sendRun struct {
-	o     SendOptions
-	begun chan struct{} // closed when the clock starts
-	until time.Time     // zero: no end by time
-	left  atomic.Int64  // messages to be sent; only with Messages
-	first firstError
-}
-
-// Send sends as fast as the broker takes it. The error is the first that a sender ran into, or why none could begin.
-func Send(ctx context.Context, o SendOptions) (SendReport, error) {
-	report := SendReport{Size: o.Size, Batch: o.Batch, Producers: o.Producers, Window: o.Window}
-	clients, err := dialAll(ctx, o.Addr, "leasemq bench send", o.Producers)
-	if err != nil {
-		return report, err
-	}
-	defer closeAll(clients)
-	if _, err := needTopic(ctx, clients[0], o.Topic, o.Queues); err != nil {
-		return report, err
-	}
-	run := &sendRun{o: o, begun: make(chan struct{})}
-	run.left.Store(int64(o.Messages))
-	var senders []*sender
-	body := noise(o.Size, 1)
-	for _, c := range clients {
-		p := c.Producer(client.ProducerOptions{Compression: client.CompressNone})
-		for range o.Window {
-			s, err := newSender(run, p, body)
-			if err != nil {
-				return report, err
-			}
-			senders = append(senders, s)
-		}
-	}
-	var working sync.WaitGroup
-	for _, s := range senders {
-		working.Go(func() { s.work(ctx) })
-	}
-	began := time.Now()
-	if o.Duration > 0 {
-		run.until = began.Add(o.Duration)
-	}
-	close(run.begun)
-	working.Wait()
-
-	var all Histogram
-	var errors uint64
-	ended := began
-	for _, s := range senders {
-		all.Merge(&s.latencies)
-		errors += s.errors
-		if s.endedAt.After(ended) {
-			ended = s.endedAt
-		}
-	}
-	report.Rate = rateOf(&all, errors, o.Size, ended.Sub(began))
-	return report, run.first.get()
-}
-
-func newSender(run *sendRun, p *client.Producer, body []byte) (*sender, error) {
-	s := &sender{run: run, producer: p, results: make([]client.SendResult, 0, run.o.Batch)}
-	for range run.o.Batch {
-		s.messages = append(s.messages, &client.Message{Body: body})
-	}
-	var err error
-	if s.encoded, err = p.Encode(run.o.Topic, s.messages); err != nil {
-		return nil, fmt.Errorf("bench: a request of %d messages of %d bytes: %w", run.o.Batch, run.o.Size, err)
-	}
-	return s, nil
-}
-
-// work sends one request after the other. It ends at the first error: a rate with failures in it says nothing.
-func (s *sender) work(ctx context.Context) {
-	<-s.run.begun
-	for now := time.Now(); ; {
-		n, err := s.next(now)
-		if n == 0 || err != nil || ctx.Err() != nil {
-			s.note(0, err)
-			return
-		}
-		s.results, err = s.producer.SendEncoded(ctx, s.encoded, s.results[:0])
-		answered := time.Now()
-		if err != nil {
-			s.note(n, err)
-			return
-		}
-		s.latencies.Record(answered.Sub(now), n)
-		s.endedAt, now = answered, answered
-	}
-}
-
-// next is how many messages the next request has; 0: no more. It sees to it that encoded has as many.
-func (s *sender) next(now time.Time) (int, error) {
-	if !s.run.until.IsZero() && !now.Before(s.run.until) {
-		return 0, nil
-	}
-	n := len(s.messages)
-	if s.run.o.Messages == 0 {
-		return n, nil
-	}
-	left := int(s.run.left.Add(-int64(n))) + n
-	if left >= n {
-		return n, nil
-	}
-	if left <= 0 {
-		return 0, nil
-	}
-	var err error
-	s.encoded, err = s.producer.Encode(s.run.o.Topic, s.messages[:left])
-	return left, err
-}
-
-// note keeps what went wrong; a request that the end of the run cut off did not.
-func (s *sender) note(n int, err error) {
-	if err == nil {
-		return
-	}
-	s.errors += uint64(n)
-	s.run.first.set(fmt.Errorf("bench: send: %w", err))
+// Send sends so many messages as fast as the broker takes them.
+func Send(ctx context.Context, o SendOptions) (Rate, error) {
+	run := &Run{Settings: DefaultSettings(), Addr: o.Addr}
+	run.Topic, run.Queues, run.Size, run.Batch = o.Topic, o.Queues, o.Size, o.Batch
+	return run.fill(ctx, o.Producers, o.Messages, false)
 }

@@ -11,100 +11,91 @@ import (
 	"github.com/leasemq/leasemq/client"
 )
 
-// WorkOptions say how Work consumes. Fields that ConsumeOptions has, too, mean the same.
-type WorkOptions struct {
-	Addr      string
-	Topic     string
-	Group     string
-	Queues    int
-	Size      int
-	Consumers int // connections, each with a client.Consumer
-	Workers   int // handlers at once of each
-	Prefetch  int
-	Batch     int // 0: Run; else RunBatch with so many messages at most
-	Messages  uint64
-	Flushed   bool
+// workWorkload is `bench work`.
+type workWorkload struct{ workers, prefetch, batch int }
+
+func (*workWorkload) About() About {
+	return About{
+		Name: "work", Short: "Have workers with empty handlers run through a topic",
+		Long: `Fills a topic, waits until it is on the disk, and then starts the clock: consumers with workers, as programs have them
+(client.Consumer), call a handler for each message that does nothing. A latency is the time from the start of a handler until
+its ack was taken. With --batch the handler gets so many messages at most (RunBatch).`,
+	}
 }
 
-// WorkReport is what Work found. A latency is the time from the start of a handler, which does nothing, until
-// OnSettled is told that its ack was taken.
-type WorkReport struct {
-	Rate
-	Redelivered uint64 `json:"redelivered"`
-	Renewals    uint64 `json:"renewals"`
-	Size        int    `json:"size"`
-	Consumers   int    `json:"consumers"`
-	Workers     int    `json:"workers"`
-	Prefetch    int    `json:"prefetch"`
-	Batch       int    `json:"batch"`
+func (w *workWorkload) Flags(f *Flags) {
+	f.Settings.Consumers, f.Settings.Messages = 1, 200_000
+	f.Share("embedded", "dir", "fsync", "io", "topic", "queues", "size", "consumers", "compression", "messages", "warm-up")
+	f.IntVar(&w.workers, "workers", 64, "handlers at once of each consumer")
+	f.IntVar(&w.prefetch, "prefetch", 0, "messages taken beyond those that are being handled")
+	f.IntVar(&w.batch, "batch", 0, "most messages of a call of the handler, with RunBatch; 0: one, with Run")
 }
 
-// workRun is the state of one Work.
-type workRun struct {
-	o       WorkOptions
-	ended   context.CancelFunc
-	settled atomic.Uint64
-	endedAt atomic.Pointer[time.Time]
-	first   firstError
-}
-
-// Work fills a topic and then measures how fast client.Consumers with handlers that do nothing get through it.
-func Work(ctx context.Context, o WorkOptions) (WorkReport, error) {
-	report := WorkReport{Size: o.Size, Consumers: o.Consumers, Workers: o.Workers, Prefetch: o.Prefetch, Batch: o.Batch}
-	clients, err := dialAll(ctx, o.Addr, "leasemq bench work", o.Consumers)
+func (w *workWorkload) Run(ctx context.Context, run *Run) error {
+	if w.workers < 1 || w.prefetch < 0 || w.batch < 0 || run.Messages == 0 {
+		return &SettingError{errors.New("--workers, --prefetch, --batch or --messages is too small")}
+	}
+	run.Extra("workers", w.workers)
+	run.Extra("prefetch", w.prefetch)
+	run.Extra("batch", w.batch)
+	clients, err := dialAll(ctx, run.Addr, "leasemq bench work", run.Consumers)
 	if err != nil {
-		return report, err
+		return err
 	}
 	defer closeAll(clients)
-	sessions, err := subscribe(ctx, clients[:1], o.Topic, o.Group, o.Queues)
+	sessions, err := subscribe(ctx, clients[:1], run.topics(), run.Group, run.Queues)
 	if sessions != nil {
-		defer leave(ctx, clients[0], o.Group, nil)
+		defer leave(ctx, clients[0], run.Group, nil)
 	}
 	for _, s := range sessions {
 		err = errors.Join(err, s.Close(ctx))
 	}
 	if err != nil {
-		return report, err
+		return err
 	}
-	if _, err := fill(ctx, clients[0], SendOptions{
-		Addr: o.Addr, Topic: o.Topic, Queues: o.Queues, Size: o.Size, Batch: fillBatch,
-		Producers: o.Consumers, Messages: o.Messages,
-	}, o.Flushed); err != nil {
-		return report, err
+	filled, err := run.fill(ctx, run.Consumers, run.Messages, true)
+	run.Extra("fill", filled)
+	if err != nil {
+		return err
 	}
-	return report, work(ctx, clients, o, &report)
+	return w.work(ctx, run, clients)
 }
 
-func work(ctx context.Context, clients []*client.Client, o WorkOptions, report *WorkReport) error {
+// workRun is the state of one run.
+type workRun struct {
+	batch   int
+	most    uint64
+	ended   context.CancelFunc
+	settled atomic.Uint64
+	first   firstError
+}
+
+func (w *workWorkload) work(ctx context.Context, run *Run, clients []*client.Client) error {
 	running, ended := context.WithCancel(ctx)
 	defer ended()
-	run := &workRun{o: o, ended: ended}
+	x := &workRun{batch: w.batch, most: run.Messages, ended: ended}
+	lane := run.Lane("handler_to_ack", true)
 	takers := make([]workTaker, len(clients))
+	run.Begin(0)
 	var working sync.WaitGroup
-	began := time.Now()
 	for i, c := range clients {
 		t := &takers[i]
-		t.run = run
-		t.consumer = c.Consumer(o.Group, o.Topic, client.ConsumerOptions{
-			Workers: o.Workers, Prefetch: o.Prefetch, Batch: o.Batch, OnSettled: t.settled,
+		t.run, t.record = x, lane.Recorder()
+		t.consumer = c.Consumer(run.Group, run.Topic, client.ConsumerOptions{
+			Workers: w.workers, Prefetch: w.prefetch, Batch: w.batch, OnSettled: t.settled,
 		})
 		working.Go(func() { t.work(running) })
 	}
 	working.Wait()
-	if run.endedAt.Load() == nil {
-		now := time.Now()
-		run.endedAt.Store(&now)
-	}
-	var whole Histogram
-	var failed uint64
+	var redelivered, renewals uint64
 	for i := range takers {
-		whole.Merge(&takers[i].whole)
-		failed += takers[i].errors
-		report.Redelivered += takers[i].redelivered
-		report.Renewals += takers[i].consumer.Stats().Renewals
+		lane.End(takers[i].endedAt)
+		redelivered += takers[i].redelivered
+		renewals += takers[i].consumer.Stats().Renewals
 	}
-	report.Rate = rateOf(&whole, failed, o.Size, run.endedAt.Load().Sub(began))
-	if err := run.first.get(); err != nil {
+	run.Count("redelivered", redelivered)
+	run.Count("renewals", renewals)
+	if err := x.first.get(); err != nil {
 		return err
 	}
 	return ctx.Err()
@@ -115,15 +106,16 @@ type workTaker struct {
 	run      *workRun
 	consumer *client.Consumer
 	starts   sync.Map // *client.Delivery to time.Time
+	record   *Recorder
 
 	// Of OnSettled, which is called by one goroutine; read when Run has returned.
-	whole               Histogram
-	errors, redelivered uint64
+	redelivered uint64
+	endedAt     time.Time
 }
 
 func (t *workTaker) work(ctx context.Context) {
 	var err error
-	if t.run.o.Batch > 0 {
+	if t.run.batch > 0 {
 		err = t.consumer.RunBatch(ctx, func(_ context.Context, batch []*client.Delivery) error {
 			now := time.Now()
 			for _, d := range batch {
@@ -147,15 +139,16 @@ func (t *workTaker) settled(d *client.Delivery, err error) {
 	now := time.Now()
 	began, _ := t.starts.LoadAndDelete(d)
 	if err != nil {
-		t.errors++
+		t.record.Fail(1)
 		return
 	}
 	if d.Attempt > 1 {
 		t.redelivered++
 	}
-	t.whole.Record(now.Sub(began.(time.Time)), 1)
-	if t.run.settled.Add(1) == t.run.o.Messages {
-		t.run.endedAt.Store(&now)
+	start := began.(time.Time)
+	t.record.Record(start, now.Sub(start), 1)
+	t.endedAt = now
+	if t.run.settled.Add(1) == t.run.most {
 		t.run.ended()
 	}
 }

@@ -2,8 +2,12 @@ package main
 
 import (
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 
 	"github.com/leasemq/leasemq/bench"
 )
@@ -31,15 +35,69 @@ func checkRate(t *testing.T, r result, messages float64) map[string]any {
 	return report
 }
 
+// Every workload says what it is, has flags that are there, and only those against a broker can be embedded.
+func TestBenchWorkloads(t *testing.T) {
+	names := map[string]bool{}
+	for _, w := range bench.Workloads() {
+		about := w.About()
+		if about.Name == "" || about.Short == "" || about.Long == "" || names[about.Name] {
+			t.Errorf("workload %+v", about)
+		}
+		names[about.Name] = true
+		f := benchFlags{pflag.NewFlagSet(about.Name, pflag.ContinueOnError)}
+		w.Flags(&bench.Flags{FlagSet: f, Settings: bench.DefaultSettings()})
+		if about.Alone != (f.Lookup("embedded") == nil) {
+			t.Errorf("%s: alone is %t", about.Name, about.Alone)
+		}
+	}
+}
+
 func TestBenchSend(t *testing.T) {
 	dir := t.TempDir()
 	r := leasemq(t, nil, strings.Fields("bench send --embedded --io staged --size 256 --batch 16 --producers 2 --window 2 --duration 200ms --fsync interval -o json --dir "+dir)...)
 	report := checkRate(t, r, 0)
-	if report["fsync"] != "interval" || report["size"] != 256.0 {
+	if report["workload"] != "send" || report["fsync"] != "interval" || report["size"] != 256.0 {
 		t.Errorf("the report is %v", report)
+	}
+	// The last flush counts, and what the broker took is known.
+	if all, answered := report["msgs_per_s"].(float64), report["answered_msgs_per_s"].(float64); all > answered {
+		t.Errorf("%v/s with the last flush, %v/s without", all, answered)
+	}
+	if broker, _ := report["broker"].(map[string]any); runtime.GOOS == "linux" && (broker["rss_anon_max"] == 0.0 || broker["log_appended"] == 0.0) {
+		t.Errorf("of the broker is known: %v", broker)
+	}
+	if series, _ := report["series"].([]any); len(series) == 0 {
+		t.Error("there is no series")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// At a rate as many are sent as are due, whatever the batch and the topics are; the page is written.
+func TestBenchSendAtARate(t *testing.T) {
+	b := startBroker(t, t.TempDir(), "")
+	page := filepath.Join(t.TempDir(), "report.html")
+	r := at(t, b, "", strings.Fields("bench send --rate 2000 --batch 7 --topics 3 --producers 2 --window 2 --size 128 --compression zstd --duration 350ms --check --progress -o json --html "+page)...)
+	report := checkRate(t, r, 0)
+	if n := report["messages"].(float64); n < 700 || n > 706 { // the last batch is due in time, not full
+		t.Errorf("%v messages were sent", n)
+	}
+	if flags := report["flags"].(map[string]any); flags["topics"] != "3" || flags["rate"] != "2000" {
+		t.Errorf("flags are %v", flags)
+	}
+	if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), "leasemq bench send") {
+		t.Errorf("the page: %v", err)
+	}
+	for _, topic := range []string{"bench", "bench-2", "bench-3"} {
+		if topics := at(t, b, "", "topic", "list", "-o", "json").stdout; !strings.Contains(topics, `"`+topic+`"`) {
+			t.Errorf("topic %s is missing in %s", topic, topics)
+		}
+	}
+	for _, wrong := range []string{"--goal p99<=1", "--goal x", "--window 0", "--topics 0", "--rate -1"} {
+		if r := leasemq(t, nil, append(strings.Fields("bench send --duration 10ms --addr "+b.Addr), strings.Fields(wrong)...)...); r.code != exitUsage {
+			t.Errorf("%s: exit code %d, %s", wrong, r.code, r.stderr)
+		}
 	}
 }
 
@@ -57,7 +115,7 @@ func TestBenchBesideOtherMessages(t *testing.T) {
 	b := startBroker(t, t.TempDir(), "")
 	at(t, b, "not for the bench\n", "send", "--topic", "bench")
 	for range 2 {
-		checkRate(t, at(t, b, "", strings.Fields("bench consume --size 100 --batch 8 --consumers 2 --messages 1000 -o json")...), 1000)
+		checkRate(t, at(t, b, "", strings.Fields("bench consume --topics 3 --size 100 --batch 8 --consumers 2 --messages 1000 -o json")...), 1000)
 	}
 	for _, batch := range []string{"0", "16"} {
 		checkRate(t, at(t, b, "", strings.Fields("bench work --size 100 --consumers 2 --workers 4 --prefetch 8 --messages 1000 -o json --batch "+batch)...), 1000)
@@ -73,24 +131,27 @@ func TestBenchEndToEnd(t *testing.T) {
 	for range 2 {
 		r := at(t, b, "", strings.Fields("bench e2e --rate 2000 --duration 300ms --warm-up 50ms --size 100 --check -o json")...)
 		report := checkRate(t, r, 600)
-		for key, want := range map[string]float64{"sent": 600, "settled": 600, "lost": 0, "settled_twice": 0, "corrupt": 0} {
+		for key, want := range map[string]float64{"sent": 700, "settled": 700, "redelivered": 0, "lost": 0, "settled_twice": 0, "corrupt": 0} {
 			if report[key] != want {
 				t.Errorf("%s is %v", key, report[key])
 			}
 		}
 	}
-	r := leasemq(t, nil, strings.Fields("bench e2e --rate 1000 --duration 100ms --warm-up 0s --size 100 --check --max-p99 1us --min-rate 1e9 --addr "+b.Addr)...)
-	if r.code != exitError || !strings.Contains(r.stderr, "at least 1000000000") || !strings.Contains(r.stderr, "at most 1 are wanted") {
+	r := leasemq(t, nil, strings.Fields("bench e2e --rate 1000 --duration 100ms --warm-up 0s --size 100 --check --goal p99<=1us --goal rate>=1e9 --goal sent>=1 --addr "+b.Addr)...)
+	if r.code != exitError || !strings.Contains(r.stderr, "send_to_handler.rate>=1000000000") || !strings.Contains(r.stderr, "send_to_handler.p99<=1µs") || strings.Contains(r.stderr, "sent>=1") {
 		t.Errorf("goals that nobody reaches: exit code %d, %s", r.code, r.stderr)
 	}
 }
 
 func TestBenchMixed(t *testing.T) {
-	r := leasemq(t, nil, strings.Fields("bench mixed --embedded --io staged --size 256 --batch 16 --producers 2 --consumers 2 --duration 300ms --fsync interval --check -o json --dir "+t.TempDir())...)
+	r := leasemq(t, nil, strings.Fields("bench mixed --embedded --io staged --size 256 --batch 16 --producers 2 --consumers 2 --warm-up 50ms --duration 300ms --fsync interval --check -o json --dir "+t.TempDir())...)
 	if r.code != exitOK {
 		t.Fatalf("exit code %d: %s", r.code, r.stderr)
 	}
 	report := object(t, r.stdout)
+	if report["out_of_count"] != 0.0 {
+		t.Errorf("out of count are %v", report["out_of_count"])
+	}
 	for _, half := range []string{"send", "consume"} {
 		rate, _ := report[half].(map[string]any)
 		if n, _ := rate["messages"].(float64); n <= 0 || rate["errors"] != 0.0 {
@@ -109,6 +170,29 @@ func TestBenchScenario(t *testing.T) {
 	}
 	if r := leasemq(t, nil, "bench", "mixed", "--scenario", "recon", "--scale", "0", "--addr", b.Addr); r.code != exitUsage {
 		t.Errorf("a scale of 0: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// The echo in the ceiling is a process of its own; every part has its rounds.
+func TestBenchCeiling(t *testing.T) {
+	dir := t.TempDir()
+	r := leasemq(t, nil, strings.Fields("bench ceiling --io staged --size 256 --batch 16 --producers 2 --window 2 --duration 100ms --rounds 2 --check -o json --dir "+dir)...)
+	report := checkRate(t, r, 0)
+	parts := map[string]bool{}
+	for _, p := range report["ceiling"].([]any) {
+		part := p.(map[string]any)
+		if len(part["rounds_msgs_per_s"].([]any)) != 2 || part["median_msgs_per_s"].(float64) <= 0 || part["share"].(float64) <= 0 {
+			t.Errorf("part %v", part)
+		}
+		parts[part["part"].(string)] = true
+	}
+	for _, name := range []string{"echo", "copy", "flush", "send", "send, answered", "limit of a burst", "limit, sustained"} {
+		if !parts[name] {
+			t.Errorf("there is no part %q in %v", name, parts)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

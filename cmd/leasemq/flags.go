@@ -17,14 +17,25 @@ type choice struct {
 // oneOf makes a choice; the first word is the default.
 func oneOf(words ...string) choice { return choice{words[0], words} }
 
-func (c *choice) String() string { return c.value }
-func (c *choice) Type() string   { return strings.Join(c.from, "|") }
+func (c *choice) word() *word        { return &word{&c.value, c.from} }
+func (c *choice) String() string     { return c.value }
+func (c *choice) Type() string       { return c.word().Type() }
+func (c *choice) Set(s string) error { return c.word().Set(s) }
 
-func (c *choice) Set(s string) error {
-	if !slices.Contains(c.from, s) {
-		return fmt.Errorf("one of %s is needed", strings.Join(c.from, ", "))
+// word is a choice whose value lies elsewhere.
+type word struct {
+	value *string
+	from  []string
+}
+
+func (w *word) String() string { return *w.value }
+func (w *word) Type() string   { return strings.Join(w.from, "|") }
+
+func (w *word) Set(s string) error {
+	if !slices.Contains(w.from, s) {
+		return fmt.Errorf("one of %s is needed", strings.Join(w.from, ", "))
 	}
-	c.value = s
+	*w.value = s
 	return nil
 }
 

@@ -8,3 +8,6 @@ import (
 
 // forget asks the system to give up what it has of a file in memory.
 func forget(f *os.File) error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }
+
+// syncData brings what was written to a file to the disk, and of what describes it only what is needed to read it.
+func syncData(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }
