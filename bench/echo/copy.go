@@ -45,6 +45,9 @@ func Copy(ctx context.Context, o bench.CopyLoop) (ended time.Time, err error) {
 	assigned := make([]byte, codec.MessageAssignedBytes)
 	until := o.Begin()
 	for now := time.Now(); now.Before(until); {
+		if err := ctx.Err(); err != nil {
+			return now, err
+		}
 		for !hasRoom(l, o.Batch*o.RecordBytes) {
 			if err := wait(); err != nil {
 				return ended, err
