@@ -209,7 +209,7 @@ func (h *handover) acts(ctx context.Context, r *HandoverReport) (err error) {
 	if r.Frozen, err = h.handed(ctx, b, at, lost+time.Second); err != nil {
 		return err
 	}
-	if err := pause(ctx, time.Until(at.Add(lost+time.Second))); err != nil {
+	if err := sleep(ctx, time.Until(at.Add(lost+time.Second))); err != nil {
 		return err
 	}
 	mine := b.Working()
@@ -231,16 +231,6 @@ func (h *handover) acts(ctx context.Context, r *HandoverReport) (err error) {
 	h.o.Say("worker c leaves in order, and does not finish its jobs")
 	r.Left, err = h.handed(ctx, c, at, leaveBound)
 	return err
-}
-
-// pause waits.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // await waits until is is true, which it asks whenever a worker has something to tell.
@@ -370,7 +360,7 @@ func (h *handover) settle(ctx context.Context, r *HandoverReport) error {
 		if settled >= uint64(h.sent) || time.Now().After(deadline) {
 			break
 		}
-		if err := pause(ctx, workStep); err != nil {
+		if err := sleep(ctx, workStep); err != nil {
 			return err
 		}
 	}

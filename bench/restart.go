@@ -187,7 +187,7 @@ func worstMoment(ctx context.Context, addr string, o RestartOptions, report *Res
 		case replay < near:
 			_, err = sendRestart(ctx, addr, max(1000, (near-replay)/restartRecord))
 		case replay >= snapshotDistance || figures["log_synced"] < figures["log_appended"]:
-			err = pause(ctx, workStep) // the snapshot is being taken, or the disk is behind
+			err = sleep(ctx, workStep) // the snapshot is being taken, or the disk is behind
 		default:
 			report.Segments, report.LogBytes = figures["log_segments"], figures["log_appended"]-figures["log_first"]
 			report.Unsettled, report.Sessions = figures["leases"]+figures["messages_waiting"], figures["sessions"]
