@@ -144,7 +144,7 @@ func (c *ceiling) against(ctx context.Context, lane *Lane, o ChildOptions, flush
 		return err
 	}
 	began, until := c.begin(lane)
-	if err := s.run(ctx, &pacer{began: began, until: until}); err != nil {
+	if err := s.run(ctx, newPacer(began, until, 0, 0)); err != nil {
 		return err
 	}
 	if flushes {
@@ -285,12 +285,14 @@ func limits(fsync string, parts []CeilingPart) []CeilingPart {
 	return parts
 }
 
+func showShare(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+
 // ceilingText writes the parts as people read them.
 func ceilingText(w io.Writer, parts []CeilingPart) {
 	fmt.Fprintln(w)
 	fmt.Fprintln(w, "part\tmedian/s\tmin .. max\tleasemq's share")
 	for _, p := range parts {
-		share := fmt.Sprintf("%.0f %%", 100*p.Share)
+		share := showShare(p.Share)
 		if p.Part == partSend || p.Part == partAnswered {
 			share = ""
 		}

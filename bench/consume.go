@@ -32,14 +32,15 @@ func (*consumeWorkload) About() About {
 	return About{
 		Name: "consume", Short: "Pop and ack as fast as the broker gives",
 		Long: `Fills topics, waits until they are on the disk, and then starts the clock: pops batches over several connections and acks
-each, while the next one is popped. A latency is the time from the start of a pop until its messages are acked.`,
+each, while the next one is popped, until all are acked or, with --duration, so much time has passed. A latency is the time
+from the start of a pop until its messages are acked.`,
 	}
 }
 
 func (*consumeWorkload) Flags(f *Flags) {
 	f.Settings.Window, f.Settings.Messages = 2, 1_000_000
 	f.Share(brokerSettings...)
-	f.Share("batch", "consumers", "window", "compression", "messages", "warm-up")
+	f.Share("batch", "consumers", "window", "compression", "duration", "messages", "warm-up")
 }
 
 func (*consumeWorkload) Run(ctx context.Context, run *Run) error {
@@ -61,10 +62,8 @@ func (*consumeWorkload) Run(ctx context.Context, run *Run) error {
 	if err != nil {
 		return err
 	}
-	run.Begin(0)
-	err = taking.run(ctx, run.Messages)
-	taking.report(run)
-	return err
+	defer taking.report(run)
+	return run.besideHeartbeats(ctx, clients[0], func() error { return taking.run(ctx, run.Messages, run.until()) })
 }
 
 // taking pops and acks, raw: what a batch costs without a client.Consumer.
@@ -80,7 +79,7 @@ type taking struct {
 	most     uint64 // messages; then the run ends
 	taken    atomic.Uint64
 	settled  atomic.Uint64
-	popping  context.Context // ends when the last message is taken
+	popping  context.Context // ends when the last message is taken, or the time is over
 	allTaken context.CancelFunc
 	ended    context.CancelFunc // called by whoever settles the last message
 	first    firstError
@@ -184,13 +183,16 @@ func leave(ctx context.Context, c *client.Client, group string, sessions []*clie
 	c.DeleteGroup(ctx, group)
 }
 
-// run pops and acks until so many messages are settled, or ctx ends.
-func (t *taking) run(ctx context.Context, most uint64) error {
+// run pops and acks until so many messages are settled, or the time is over (zero: never), or ctx ends.
+func (t *taking) run(ctx context.Context, most uint64, until time.Time) error {
 	work, ended := context.WithCancel(ctx)
 	defer ended()
 	t.most, t.ended = most, ended
 	t.popping, t.allTaken = context.WithCancel(work)
 	defer t.allTaken()
+	if !until.IsZero() {
+		defer time.AfterFunc(time.Until(until), t.allTaken).Stop()
+	}
 	var working sync.WaitGroup
 	for _, x := range t.takers {
 		working.Go(func() { x.work(work) })
@@ -223,6 +225,18 @@ func (x *taker) work(ctx context.Context) {
 			l.End(x.endedAt)
 		}
 	}()
+	err := x.rounds(ctx)
+	if err == nil {
+		err = x.settle(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		x.run.first.set(fmt.Errorf("bench: consume: %w", err))
+		x.run.ended()
+	}
+}
+
+// rounds pops until there is nothing more to be popped. The ack of the last batch may then still be under way.
+func (x *taker) rounds(ctx context.Context) error {
 	options := client.PopOptions{Max: min(x.run.batch, protocol.MaxPopMessages), Await: consumeStall}
 	if len(x.topics) > 1 {
 		options.Await = idlePop
@@ -230,12 +244,11 @@ func (x *taker) work(ctx context.Context) {
 	for x.run.popping.Err() == nil {
 		options.Topic = x.topics[x.turn]
 		x.turn = (x.turn + 1) % len(x.topics)
-		if err := x.round(ctx, options); err != nil && ctx.Err() == nil {
-			x.run.first.set(fmt.Errorf("bench: consume: %w", err))
-			x.run.ended()
-			return
+		if err := x.round(ctx, options); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // acking is a batch whose ack is under way.
@@ -255,7 +268,7 @@ func (x *taker) round(ctx context.Context, options client.PopOptions) error {
 	}
 	if err != nil {
 		if x.run.popping.Err() != nil {
-			return nil // all are taken
+			return nil // that is why
 		}
 		return err
 	}
@@ -276,7 +289,6 @@ func (x *taker) round(ctx context.Context, options client.PopOptions) error {
 	x.before = acking{batch, x.session.BeginAck(batch.Deliveries...), began, popped}
 	if x.run.taken.Add(uint64(n)) >= x.run.most {
 		x.run.allTaken()
-		return x.settle(ctx)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -30,7 +31,7 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"us":    showUs,
 	"whole": func(f float64) string { return fmt.Sprintf("%.0f", f) },
 	"tenth": func(f float64) string { return fmt.Sprintf("%.1f", f) },
-	"share": func(f float64) string { return fmt.Sprintf("%.0f %%", 100*f) },
+	"share": showShare,
 	"words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 	"mb":    func(n uint64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) },
 }).Parse(pageSource))
@@ -46,8 +47,9 @@ type shownGoal struct {
 
 // plotted is what the page's script draws.
 type plotted struct {
-	Lanes  []LaneReport `json:"lanes"`
-	Series []Point      `json:"series"`
+	Lanes  []LaneReport  `json:"lanes"`
+	Series []Point       `json:"series"`
+	Rounds []CeilingPart `json:"rounds"`
 }
 
 // shownPage is what the page is made of.
@@ -72,9 +74,9 @@ func (r *Report) HTML(w io.Writer) error {
 		Report: r,
 		Machine: []shownPair{
 			{"processor", m.CPU}, {"cores", fmt.Sprint(m.Cores)}, {"memory", fmt.Sprintf("%.1f GiB", float64(m.MemoryBytes)/(1<<30))},
-			{"system", m.OS}, {"kernel", m.Kernel}, {"file system", m.Filesystem}, {"Go", m.Go}, {"commit", m.Commit}, {"leasemq", m.Version},
+			{"system", m.OS}, {"kernel", m.Kernel}, {"file system", m.Filesystem}, {"Go", m.Go}, {"commit", cmp.Or(m.Commit, "unknown")}, {"leasemq", m.Version},
 		},
-		Plotted: plotted{r.Lanes, r.Series},
+		Plotted: plotted{Lanes: r.Lanes, Series: r.Series},
 		UplotJS: template.JS(uplotJS), PageJS: template.JS(pageJS),
 		UplotCSS: template.CSS(uplotCSS), PageCSS: template.CSS(pageCSS), UplotLicense: uplotLicense,
 	}
@@ -88,6 +90,11 @@ func (r *Report) HTML(w io.Writer) error {
 		p.Held = append(p.Held, shownGoal{g.Goal, g.show(), g.Met})
 	}
 	p.Ceiling, _ = r.extra["ceiling"].([]CeilingPart)
+	for _, part := range p.Ceiling {
+		if part.Part != limitBurst && part.Part != limitSustained { // they are copies of others
+			p.Plotted.Rounds = append(p.Plotted.Rounds, part)
+		}
+	}
 	if err := page.Execute(w, &p); err != nil {
 		return fmt.Errorf("bench: the page of the report: %w", err)
 	}

@@ -111,6 +111,11 @@ func (l *load) run(ctx context.Context, producers, consumers []*client.Client) e
 	}
 	sending.Wait()
 	l.sending.End(time.Now())
+	if working.Err() == nil {
+		allDue := l.began.Add(dueAt(uint64(len(l.seen)), l.Rate))
+		l.sending.End(allDue)
+		l.toHandler.End(allDue)
+	}
 	l.allSent.Store(true)
 	l.checkEnd()
 	select {

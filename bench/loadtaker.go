@@ -48,10 +48,17 @@ func (t *loadTaker) pauses(ctx context.Context) {
 	if t.load.pause <= 0 || t.load.pauseEvery <= 0 {
 		return
 	}
-	for sleep(ctx, t.load.pauseEvery) == nil {
-		t.moving.Lock()
-		sleep(ctx, t.load.pause)
-		t.moving.Unlock()
+	tick := time.NewTicker(t.load.pauseEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			t.moving.Lock()
+			sleep(ctx, t.load.pause)
+			t.moving.Unlock()
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -55,6 +55,15 @@ func (w *mixedWorkload) Run(ctx context.Context, run *Run) error {
 		return &SettingError{errors.New("--scale or --duration is too small")}
 	}
 	s, ok := findScenario(w.scenario)
+	useless := []string{"scale"}
+	if ok {
+		useless = []string{"batch", "window"}
+	}
+	for _, name := range useless {
+		if w.flags.Changed(name) {
+			return &SettingError{fmt.Errorf("--%s says nothing to --scenario %s", name, w.scenario)}
+		}
+	}
 	if !ok {
 		return run.mixed(ctx)
 	}
@@ -65,10 +74,9 @@ func (w *mixedWorkload) Run(ctx context.Context, run *Run) error {
 	} {
 		if !w.flags.Changed(name) {
 			*x.to = *x.from
+			run.set(name, *x.from)
 		}
 	}
-	run.Extra("size", run.Size)
-	run.Extra("consumers", run.Consumers)
 	run.Extra("scenario", s.name)
 	run.Extra("scale", w.scale)
 	if w.scale != 1 {
@@ -99,19 +107,23 @@ func (run *Run) mixed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	run.Begin(0)
+	defer run.reportMixed(sending, taking)
+	return run.besideHeartbeats(ctx, producers[0], func() error { return run.sendAndTake(ctx, sending, taking) })
+}
+
+// sendAndTake ends when the sending does.
+func (run *Run) sendAndTake(ctx context.Context, s *sending, t *taking) error {
 	working, ended := context.WithCancel(ctx)
 	defer ended()
 	var consumed error
 	var consuming sync.WaitGroup
-	consuming.Go(func() { consumed = taking.run(working, ^uint64(0)) })
-	err = sending.run(ctx, run.pacer())
+	consuming.Go(func() { consumed = t.run(working, ^uint64(0), time.Time{}) })
+	err := s.run(ctx, run.pacer())
 	ended()
 	consuming.Wait()
 	if errors.Is(consumed, context.Canceled) && ctx.Err() == nil {
 		consumed = nil
 	}
-	run.reportMixed(sending, taking)
 	return errors.Join(err, consumed)
 }
 

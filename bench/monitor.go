@@ -10,13 +10,13 @@ import (
 
 // Point is one sample of a run: what happened since the one before.
 type Point struct {
-	At     float64              `json:"t_s"` // its end, from the beginning of the warm-up
-	Warm   bool                 `json:"warm_up,omitempty"`
+	At     float64              `json:"t_s"`               // its end, from the beginning of the warm-up
+	Warm   bool                 `json:"warm_up,omitempty"` // it began in the warm-up
 	Lanes  map[string]LanePoint `json:"lanes"`
 	Broker *BrokerPoint         `json:"broker,omitempty"` // nil: the broker did not tell in time
 }
 
-// LanePoint is a lane in a sample. Percentiles are those of what ended in it; in the warm-up there are none.
+// LanePoint is a lane in a sample. Percentiles are those of what ended in it and counts: in the warm-up there are none.
 type LanePoint struct {
 	MessagesPerS float64 `json:"msgs_per_s"`
 	P50          float64 `json:"p50_us"`
@@ -130,7 +130,7 @@ func (m *monitor) watch(ctx context.Context, run *Run) {
 		if took <= 0 || done && took < every/4 { // too little to say anything; its messages are in the sum
 			continue
 		}
-		p := Point{At: now.Sub(run.began).Seconds(), Warm: now.Before(run.from), Lanes: map[string]LanePoint{}}
+		p := Point{At: now.Sub(run.began).Seconds(), Warm: before.Before(run.from), Lanes: map[string]LanePoint{}}
 		for _, l := range run.lanes {
 			p.Lanes[l.name] = l.point(took)
 		}

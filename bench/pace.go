@@ -11,36 +11,47 @@ import (
 // is due when somebody asks, and latencies count from then.
 type pacer struct {
 	began time.Time
-	until time.Time // messages due later are not sent; zero: no end by time
+	until time.Time // without a rate: no message begins later; zero: no end by time
 	rate  int       // 0: no rate
-	most  uint64    // messages in all; 0: no end by number
+	most  uint64    // messages in all
 	taken atomic.Uint64
 }
 
-// next claims up to n messages that are due at one moment. n is 0 when there are no more. The caller waits until then, and
-// sends.
+// newPacer makes one. until may be zero, and most 0: there is no end by time, or by number.
+func newPacer(began, until time.Time, rate int, most uint64) *pacer {
+	if most == 0 {
+		most = ^uint64(0)
+	}
+	if rate > 0 && !until.IsZero() {
+		most = min(most, uint64(dueBy(rate, until.Sub(began))))
+	}
+	return &pacer{began: began, until: until, rate: rate, most: most}
+}
+
+// next claims up to n messages, which are sent together when the first of them is due. n is 0 when there are no more. The
+// caller waits until then, and sends.
 func (p *pacer) next(now time.Time, n int) (due time.Time, _ int) {
 	if p.rate == 0 && !p.until.IsZero() && !now.Before(p.until) {
 		return now, 0
 	}
-	if p.rate == 0 && p.most == 0 {
-		return now, n
-	}
 	first := p.taken.Add(uint64(n)) - uint64(n)
-	if p.most > 0 {
-		if first >= p.most {
-			return now, 0
-		}
-		n = int(min(uint64(n), p.most-first))
+	if first >= p.most {
+		return now, 0
 	}
+	n = int(min(uint64(n), p.most-first))
 	if p.rate == 0 {
 		return now, n
 	}
-	due = p.began.Add(dueAt(first, p.rate))
-	if !p.until.IsZero() && !due.Before(p.until) {
-		return due, 0
+	return p.began.Add(dueAt(first, p.rate)), n
+}
+
+// end is until when the messages of a rate take: when one more would be due. Without a rate it is zero: they take until
+// the last answer. (Two messages at 2/s take a second, not half of one.)
+func (p *pacer) end() time.Time {
+	if p.rate == 0 {
+		return time.Time{}
 	}
-	return due, n
+	return p.began.Add(dueAt(p.most, p.rate))
 }
 
 // dueAt is when message n of a rate is due, from the beginning.

@@ -32,7 +32,7 @@ func TestDue(t *testing.T) {
 func TestAStallIsNotHidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		p := &pacer{began: began, until: began.Add(3 * time.Second), rate: 100}
+		p := newPacer(began, began.Add(3*time.Second), 100, 0)
 		lane := newLane("send", 1)
 		var sending sync.WaitGroup
 		for range 4 { // as many are in flight at once
@@ -67,18 +67,52 @@ func TestAStallIsNotHidden(t *testing.T) {
 // Flat out a latency counts from the call, and no more messages are given out than were asked for.
 func TestFlatOut(t *testing.T) {
 	now := time.Now()
-	p := &pacer{began: now, most: 10}
+	p := newPacer(now, time.Time{}, 0, 10)
 	for _, want := range []int{4, 4, 2, 0, 0} {
 		if due, n := p.next(now, 4); n != want || due != now {
 			t.Errorf("%d are due at %v, not %d", n, due, want)
 		}
 	}
-	p = &pacer{began: now, until: now.Add(time.Second)}
+	if !p.end().IsZero() {
+		t.Errorf("flat out ends at %v", p.end())
+	}
+	p = newPacer(now, now.Add(time.Second), 0, 0)
 	if _, n := p.next(now.Add(time.Second-1), 4); n != 4 {
 		t.Error("nothing is due just before the end")
 	}
 	if _, n := p.next(now.Add(time.Second), 4); n != 0 {
 		t.Error("something is due at the end")
+	}
+}
+
+// At a rate as many are given out as are due in the time, whatever the batch is; and two messages a second take half a second
+// each, the last one too.
+func TestTheTimeOfARate(t *testing.T) {
+	now := time.Now()
+	for _, x := range []struct {
+		until time.Duration
+		most  uint64
+		want  int
+		end   time.Duration
+	}{{time.Second, 0, 10, time.Second}, {time.Second, 7, 7, 700 * time.Millisecond}, {0, 12, 12, 1200 * time.Millisecond}, {time.Second, 20, 10, time.Second}} {
+		until := time.Time{}
+		if x.until > 0 {
+			until = now.Add(x.until)
+		}
+		p, sum := newPacer(now, until, 10, x.most), 0
+		for {
+			due, n := p.next(now, 4)
+			if n == 0 {
+				break
+			}
+			if want := now.Add(time.Duration(sum) * time.Second / 10); due != want {
+				t.Errorf("%+v: message %d is due at %v", x, sum, due.Sub(now))
+			}
+			sum += n
+		}
+		if sum != x.want || p.end() != now.Add(x.end) {
+			t.Errorf("%+v: %d are given out until %v", x, sum, p.end().Sub(now))
+		}
 	}
 }
 

@@ -88,7 +88,7 @@ func TestReportAsText(t *testing.T) {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	sampleReport().Text(w)
 	w.Flush()
-	for _, part := range []string{"send ", "pop_ack ", "12.3s", "the last flush took 400 ms more", "redelivered  1", "note: a note", "MISSED", "lost<=0", "ext4"} {
+	for _, part := range []string{"send ", "pop_ack ", "12.3s", "the last flush took 400 ms more", "redelivered  1", "note: a note", "MISSED", "lost<=0", "ext4", "commit abc", "mixed --size=1024 --topic=</script>"} {
 		if !strings.Contains(b.String(), part) {
 			t.Errorf("%q is missing in\n%s", part, b.String())
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"time"
 
@@ -112,6 +113,14 @@ func (run *Run) Note(format string, args ...any) {
 // Extra adds a figure that only this workload has, with its JSON key.
 func (run *Run) Extra(key string, v any) { run.report.extra[key] = v }
 
+// set notes that the workload has given a setting, which the report has among its flags, a value of its own.
+func (run *Run) set(name string, v int) {
+	run.report.Flags[name] = strconv.Itoa(v)
+	if _, ok := run.report.extra[name]; ok {
+		run.Extra(name, v)
+	}
+}
+
 // Begin starts the sampler, and the clock after a lead.
 func (run *Run) Begin(lead time.Duration) {
 	ctx, stop := context.WithCancel(context.Background())
@@ -138,7 +147,7 @@ func (run *Run) until() time.Time {
 
 // pacer is that of the run's messages.
 func (run *Run) pacer() *pacer {
-	return &pacer{began: run.began, until: run.until(), rate: run.Rate, most: run.Messages}
+	return newPacer(run.began, run.until(), run.Rate, run.Messages)
 }
 
 // finish ends the sampling and sums up.
@@ -160,10 +169,13 @@ func (run *Run) interval() time.Duration {
 	return time.Second
 }
 
-// flush waits until the log is on the disk up to where it ends now, and then stops the clock of a lane for good. A broker
-// that does not flush by itself is not waited for.
+// flush waits until the log is on the disk up to where it ends now, and then stops the clock of a lane for good: what was
+// answered before it was flushed counts when it is. A broker that does not flush by itself is not waited for.
 func (run *Run) flush(ctx context.Context, c *client.Client, l *Lane) error {
-	switch at, err := flushedBy(ctx, c); {
+	if run.Embedded && run.Fsync == "always" {
+		return nil // it is
+	}
+	switch at, err := run.flushedBy(ctx, c); {
 	case errors.Is(err, errNoFlush):
 		run.Note("the broker does not flush its log: what was sent is in the page cache")
 	case err != nil:
@@ -177,13 +189,21 @@ func (run *Run) flush(ctx context.Context, c *client.Client, l *Lane) error {
 const (
 	flushEvery    = 2 * time.Millisecond
 	flushPatience = 60 * time.Second
-	// noFlush is after how long without a move of the flushed position nobody expects one any more.
-	noFlush = 3 * time.Second
+	// noFlush is after how long without a move of the flushed position nobody expects one any more. (A disk that is written
+	// to flat out may take seconds for one flush.)
+	noFlush = 10 * time.Second
 )
 
 var errNoFlush = errors.New("bench: the broker does not flush its log")
 
 // flushedBy returns when the broker's log is on the disk up to where it ends at the call.
+func (run *Run) flushedBy(ctx context.Context, c *client.Client) (time.Time, error) {
+	if run.Embedded && run.Fsync == "never" {
+		return time.Time{}, errNoFlush
+	}
+	return flushedBy(ctx, c)
+}
+
 func flushedBy(ctx context.Context, c *client.Client) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, flushPatience)
 	defer cancel()

@@ -47,12 +47,12 @@ func (w *sendWorkload) Run(ctx context.Context, run *Run) error {
 	if err != nil {
 		return err
 	}
-	run.Begin(0)
-	err = s.run(ctx, run.pacer())
-	if run.Fsync != "always" || !run.Embedded {
-		err = errors.Join(err, run.flush(ctx, clients[0], lane))
-	}
-	return err
+	return run.besideHeartbeats(ctx, clients[0], func() error {
+		if err := s.run(ctx, run.pacer()); err != nil {
+			return err
+		}
+		return run.flush(ctx, clients[0], lane)
+	})
 }
 
 // sending sends batches.
@@ -117,7 +117,7 @@ func shareOf(topics []string, i, n int) (share []string) {
 	return share
 }
 
-// run sends what p says, and ends the lane's clock with the last answer. The error is the first that a sender ran into.
+// run sends what p says, and ends the lane's clock with the last answer, or with the end of p. The error is the first that a sender ran into.
 func (s *sending) run(ctx context.Context, p *pacer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,7 +134,11 @@ func (s *sending) run(ctx context.Context, p *pacer) error {
 	if err := s.first.get(); err != nil {
 		return err
 	}
-	return ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.lane.End(p.end())
+	return nil
 }
 
 // work sends one request after the other.
@@ -198,11 +202,11 @@ func (run *Run) fill(ctx context.Context, connections int, messages uint64, flus
 	}
 	began := time.Now()
 	lane.begin(began)
-	if err := s.run(ctx, &pacer{began: began, most: messages}); err != nil {
+	if err := s.run(ctx, newPacer(began, time.Time{}, 0, messages)); err != nil {
 		return lane.rate(), err
 	}
 	if flushed {
-		if _, err := flushedBy(ctx, clients[0]); err != nil && !errors.Is(err, errNoFlush) {
+		if _, err := run.flushedBy(ctx, clients[0]); err != nil && !errors.Is(err, errNoFlush) {
 			return lane.rate(), err
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -60,9 +62,21 @@ func (r *Report) Text(w io.Writer) {
 			fmt.Fprintf(w, "%s\t%s\t%s\n", g.Goal, g.show(), verdict)
 		}
 	}
+	r.originText(w)
+}
+
+// originText tells where the figures are from.
+func (r *Report) originText(w io.Writer) {
 	m := &r.Machine
-	fmt.Fprintf(w, "\n%s, %d cores, %.0f GiB; %s; %s; %s; leasemq %s\n", cmp.Or(m.CPU, m.OS), m.Cores, float64(m.MemoryBytes)/(1<<30),
-		cmp.Or(m.Kernel, m.OS), cmp.Or(m.Filesystem, "unknown file system"), m.Go, m.Version)
+	fmt.Fprintf(w, "\n%s, %d cores, %.0f GiB; %s; %s; %s; leasemq %s, commit %s\n", cmp.Or(m.CPU, m.OS), m.Cores, float64(m.MemoryBytes)/(1<<30),
+		cmp.Or(m.Kernel, m.OS), cmp.Or(m.Filesystem, "unknown file system"), m.Go, m.Version, cmp.Or(m.Commit, "unknown"))
+	var flags strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(r.Flags)) {
+		if v := r.Flags[name]; v != "" {
+			fmt.Fprintf(&flags, " --%s=%s", name, v)
+		}
+	}
+	fmt.Fprintf(w, "%s%s\n", r.Workload, flags.String())
 }
 
 // section writes lines behind an empty one, if there are any.

@@ -18,14 +18,15 @@ func (*workWorkload) About() About {
 	return About{
 		Name: "work", Short: "Have workers with empty handlers run through a topic",
 		Long: `Fills a topic, waits until it is on the disk, and then starts the clock: consumers with workers, as programs have them
-(client.Consumer), call a handler for each message that does nothing. A latency is the time from the start of a handler until
-its ack was taken. With --batch the handler gets so many messages at most (RunBatch).`,
+(client.Consumer), call a handler for each message that does nothing, until all are acked or, with --duration, so much time
+has passed. A latency is the time from the start of a handler until its ack was taken. With --batch the handler gets so
+many messages at most (RunBatch).`,
 	}
 }
 
 func (w *workWorkload) Flags(f *Flags) {
 	f.Settings.Consumers, f.Settings.Messages = 1, 200_000
-	f.Share("embedded", "dir", "fsync", "io", "topic", "queues", "size", "consumers", "compression", "messages", "warm-up")
+	f.Share("embedded", "dir", "fsync", "io", "topic", "queues", "size", "consumers", "compression", "duration", "messages", "warm-up")
 	f.IntVar(&w.workers, "workers", 64, "handlers at once of each consumer")
 	f.IntVar(&w.prefetch, "prefetch", 0, "messages taken beyond those that are being handled")
 	f.IntVar(&w.batch, "batch", 0, "most messages of a call of the handler, with RunBatch; 0: one, with Run")
@@ -77,6 +78,9 @@ func (w *workWorkload) work(ctx context.Context, run *Run, clients []*client.Cli
 	lane := run.Lane("handler_to_ack", true)
 	takers := make([]workTaker, len(clients))
 	run.Begin(0)
+	if until := run.until(); !until.IsZero() {
+		defer time.AfterFunc(time.Until(until), ended).Stop()
+	}
 	var working sync.WaitGroup
 	for i, c := range clients {
 		t := &takers[i]

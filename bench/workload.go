@@ -119,9 +119,9 @@ func (f *Flags) Share(names ...string) {
 		case "rate":
 			f.IntVar(&s.Rate, name, s.Rate, "messages a second in all, each sent when it is due, from when its latency counts; 0: as fast as the answers come")
 		case "duration":
-			f.DurationVar(&s.Duration, name, s.Duration, "how long, without the warm-up")
+			f.DurationVar(&s.Duration, name, s.Duration, "how long, after the warm-up")
 		case "messages":
-			f.Uint64Var(&s.Messages, name, s.Messages, "how many messages")
+			f.Uint64Var(&s.Messages, name, s.Messages, "how many messages at most")
 		case "warm-up":
 			f.DurationVar(&s.WarmUp, name, s.WarmUp, "at the beginning; what begins in it is not counted")
 		default:

@@ -54,6 +54,11 @@
     draw("Latency over time: " + words(l.lane), t, [["p50", "p50_us"], ["p99", "p99_us"], ["max", "max_us"]].map(
       ([label, key]) => ({ label: label, values: positive(of(l.lane, key)) })), duration, { logY: true });
   }
+  const rounds = report.rounds || [];
+  if (rounds.length > 0) {
+    draw("Messages/s by round", rounds[0].rounds_msgs_per_s.map((v, i) => i + 1), rounds.map((p) => ({ label: p.part, values: p.rounds_msgs_per_s })),
+      number, { xLabel: "round", showX: (v) => Number.isInteger(v) ? String(v) : "" });
+  }
   // The x of a percentile is how many messages there are for each that took longer: 10 at 90 %, 1,000 at 99.9 %.
   const withPercentiles = lanes.filter((l) => l.percentiles && l.percentiles.length > 0);
   if (withPercentiles.length > 0) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -141,7 +142,12 @@ func (f benchFlags) BytesVar(p *int64, name, usage string) { f.Var((*byteSize)(p
 func (f benchFlags) All() map[string]string {
 	all := map[string]string{}
 	f.VisitAll(func(x *pflag.Flag) {
-		if x.Name != "help" {
+		list, several := x.Value.(pflag.SliceValue)
+		switch {
+		case x.Name == "help":
+		case several:
+			all[x.Name] = strings.Join(list.GetSlice(), ", ")
+		default:
 			all[x.Name] = x.Value.String()
 		}
 	})

@@ -35,6 +35,20 @@ func checkRate(t *testing.T, r result, messages float64) map[string]any {
 	return report
 }
 
+// checkHeartbeats looks whether heartbeats were measured beside the load.
+func checkHeartbeats(t *testing.T, report map[string]any) {
+	t.Helper()
+	for _, lane := range report["lanes"].([]any) {
+		if l := lane.(map[string]any); l["lane"] == "heartbeat" {
+			if l["messages"].(float64) < 1 || l["max_us"].(float64) <= 0 || l["errors"] != 0.0 || l["main"] != false {
+				t.Errorf("heartbeats: %v", l)
+			}
+			return
+		}
+	}
+	t.Errorf("there are no heartbeats in %v", report["lanes"])
+}
+
 // Every workload says what it is, has flags that are there, and only those against a broker can be embedded.
 func TestBenchWorkloads(t *testing.T) {
 	names := map[string]bool{}
@@ -69,6 +83,7 @@ func TestBenchSend(t *testing.T) {
 	if series, _ := report["series"].([]any); len(series) == 0 {
 		t.Error("there is no series")
 	}
+	checkHeartbeats(t, report)
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -80,8 +95,8 @@ func TestBenchSendAtARate(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "report.html")
 	r := at(t, b, "", strings.Fields("bench send --rate 2000 --batch 7 --topics 3 --producers 2 --window 2 --size 128 --compression zstd --duration 350ms --check --progress -o json --html "+page)...)
 	report := checkRate(t, r, 0)
-	if n := report["messages"].(float64); n < 700 || n > 706 { // the last batch is due in time, not full
-		t.Errorf("%v messages were sent", n)
+	if n, took := report["messages"].(float64), report["seconds"].(float64); n != 700 || took < 0.35 {
+		t.Errorf("%v messages were sent in %v s", n, took)
 	}
 	if flags := report["flags"].(map[string]any); flags["topics"] != "3" || flags["rate"] != "2000" {
 		t.Errorf("flags are %v", flags)
@@ -120,6 +135,12 @@ func TestBenchBesideOtherMessages(t *testing.T) {
 	for _, batch := range []string{"0", "16"} {
 		checkRate(t, at(t, b, "", strings.Fields("bench work --size 100 --consumers 2 --workers 4 --prefetch 8 --messages 1000 -o json --batch "+batch)...), 1000)
 	}
+	for _, load := range []string{"consume --batch 8", "work --workers 4 --prefetch 8"} { // the time is over before the messages are
+		r := at(t, b, "", strings.Fields("bench "+load+" --size 100 --consumers 2 --messages 200000 --duration 50ms --check -o json")...)
+		if n, _ := checkRate(t, r, 0)["messages"].(float64); n >= 200_000 {
+			t.Errorf("%s: all messages were taken in 50 ms", load)
+		}
+	}
 	if groups := at(t, b, "", "group", "list", "-o", "json").stdout; groups != "[]\n" {
 		t.Errorf("groups are left: %s", groups)
 	}
@@ -149,6 +170,7 @@ func TestBenchMixed(t *testing.T) {
 		t.Fatalf("exit code %d: %s", r.code, r.stderr)
 	}
 	report := object(t, r.stdout)
+	checkHeartbeats(t, report)
 	if report["out_of_count"] != 0.0 {
 		t.Errorf("out of count are %v", report["out_of_count"])
 	}
@@ -168,8 +190,13 @@ func TestBenchScenario(t *testing.T) {
 	if n, _ := report["renewals"].(float64); report["scenario"] != "recon" || n < 1 || report["duplicates_handled"] != 0.0 {
 		t.Errorf("the report is %v", report)
 	}
-	if r := leasemq(t, nil, "bench", "mixed", "--scenario", "recon", "--scale", "0", "--addr", b.Addr); r.code != exitUsage {
-		t.Errorf("a scale of 0: exit code %d, %s", r.code, r.stderr)
+	if flags := report["flags"].(map[string]any); flags["rate"] != "2" || flags["queues"] != "4" || report["size"] != 1024.0 {
+		t.Errorf("the settings of the scenario are not those of the report: %v", flags)
+	}
+	for _, wrong := range []string{"--scenario recon --scale 0", "--scenario recon --batch 7", "--scenario recon --window 1", "--scale 0.5"} {
+		if r := leasemq(t, nil, strings.Fields("bench mixed --addr "+b.Addr+" "+wrong)...); r.code != exitUsage {
+			t.Errorf("%s: exit code %d, %s", wrong, r.code, r.stderr)
+		}
 	}
 }
 
