@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,8 @@ all of them round after round, each on a fresh directory, through the same page 
   echo   the same requests over TCP to an event loop that decodes them, copies the messages into a log that nobody
          waits for, and answers as long as the broker does
   copy   that log alone: messages are copied into it, and it writes them into the page cache
-  flush  a plain loop of pwrite and fdatasync; a write is as long as what all connections may have in flight
+  flush  pwrite and fdatasync of as much as all connections may have in flight: one after the other where each answer waits
+         for the disk (always), else beside one another
   send   leasemq
 
 The limit of a burst is the lower of echo and copy. Where each answer waits for the disk (always), and over a longer time,
@@ -42,7 +44,7 @@ func (w *ceilingWorkload) Flags(f *Flags) {
 	f.Settings.Fsync, f.Settings.Window, f.Settings.Duration = "interval", 8, 5*time.Second
 	f.Share("dir", "fsync", "io", "topic", "topics", "queues", "size", "batch", "producers", "window", "duration", "warm-up")
 	f.IntVar(&w.rounds, "rounds", 3, "how often each part is done, for as long as --duration says")
-	f.BytesVar(&w.chunk, "chunk", "bytes of a write of the flush loop (default: what all connections may have in flight)")
+	f.BytesVar(&w.chunk, "chunk", "bytes of a write of flush (default: what all connections may have in flight)")
 }
 
 // CeilingPart is one part of the work, over all rounds.
@@ -78,12 +80,10 @@ func (w *ceilingWorkload) Run(ctx context.Context, run *Run) error {
 			name string
 			do   func(context.Context, *Lane) error
 		}{{partEcho, c.echo}, {partCopy, c.copy}, {partFlush, c.flush}, {partSend, c.send}} {
-			lane := newLane(part.name, run.Size)
-			lane.main = part.name == partSend
-			if err := part.do(ctx, lane); err != nil {
-				return fmt.Errorf("bench: ceiling, %s: %w", part.name, err)
+			lane, err := c.do(ctx, part.name, part.do)
+			if err != nil {
+				return err
 			}
-			c.lanes[part.name] = append(c.lanes[part.name], lane)
 			if run.progress != nil {
 				fmt.Fprintf(run.progress, "round %d of %d  %-5s  %.0f messages/s\n", round+1, w.rounds, part.name, lane.rate().MessagesPerS)
 			}
@@ -103,6 +103,21 @@ type ceiling struct {
 func (c *ceiling) record() int {
 	const messageHead = 32 // of a message with its producer's number
 	return codec.Padded(codec.HeaderBytes + codec.MessageAssignedBytes + messageHead + c.run.Size)
+}
+
+// do does a part. What the one before has left in the page cache is on the disk then, and no load for this one.
+func (c *ceiling) do(ctx context.Context, name string, part func(context.Context, *Lane) error) (*Lane, error) {
+	lane := newLane(name, c.run.Size)
+	lane.main = name == partSend
+	err := settle(cmp.Or(c.run.Dir, os.TempDir()))
+	if err == nil {
+		err = part(ctx, lane)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bench: ceiling, %s: %w", name, err)
+	}
+	c.lanes[name] = append(c.lanes[name], lane)
+	return lane, nil
 }
 
 // begin starts the clock of a part.
@@ -183,8 +198,14 @@ type CopyLoop struct {
 }
 
 func (c *ceiling) flush(ctx context.Context, lane *Lane) error {
-	_, until := c.begin(lane)
-	return writeLoop(ctx, c.run.Dir, c.chunk, c.record(), lane, until)
+	loop := writeAhead
+	if c.run.Fsync == "always" {
+		loop = writeLoop
+	}
+	return onFile(c.run.Dir, func(f *os.File) error {
+		_, until := c.begin(lane)
+		return loop(ctx, f, c.chunk, c.record(), lane, until)
+	})
 }
 
 // directory makes one for a part.
@@ -204,7 +225,7 @@ func (c *ceiling) report() {
 		for _, l := range lanes {
 			r := l.rate()
 			rates[name] = append(rates[name], r.MessagesPerS)
-			if r.Answered > 0 {
+			if name == partSend && r.Answered > 0 {
 				rates[partAnswered] = append(rates[partAnswered], r.Answered)
 			}
 		}
@@ -285,17 +306,19 @@ func limits(fsync string, parts []CeilingPart) []CeilingPart {
 	return parts
 }
 
-func showShare(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+// Shown is the share as people read it: of leasemq's own parts there is none.
+func (p CeilingPart) Shown() string {
+	if p.Part == partSend || p.Part == partAnswered {
+		return ""
+	}
+	return fmt.Sprintf("%.1f %%", 100*p.Share)
+}
 
 // ceilingText writes the parts as people read them.
 func ceilingText(w io.Writer, parts []CeilingPart) {
 	fmt.Fprintln(w)
 	fmt.Fprintln(w, "part\tmedian/s\tmin .. max\tleasemq's share")
 	for _, p := range parts {
-		share := showShare(p.Share)
-		if p.Part == partSend || p.Part == partAnswered {
-			share = ""
-		}
-		fmt.Fprintf(w, "%s\t%.0f\t%.0f .. %.0f\t%s\n", p.Part, p.Median, p.Min, p.Max, share)
+		fmt.Fprintf(w, "%s\t%.0f\t%.0f .. %.0f\t%s\n", p.Part, p.Median, p.Min, p.Max, p.Shown())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
@@ -31,13 +32,15 @@ func (w *diskWorkload) Run(ctx context.Context, run *Run) error {
 	if w.chunk < 1 || w.chunk > 1<<30 || run.Size < 1 {
 		return &SettingError{errors.New("--size or --chunk is out of range")}
 	}
-	lane := run.Lane("write", true)
-	run.Begin(0)
-	return writeLoop(ctx, run.Dir, int(w.chunk), run.Size, lane, run.until())
+	return onFile(run.Dir, func(f *os.File) error {
+		lane := run.Lane("write", true)
+		run.Begin(0)
+		return writeLoop(ctx, f, int(w.chunk), run.Size, lane, run.until())
+	})
 }
 
-// writeLoop writes and flushes a file of its own until the time is over.
-func writeLoop(ctx context.Context, dir string, chunk, size int, lane *Lane, until time.Time) (err error) {
+// onFile makes a file in a directory of its own, and removes both.
+func onFile(dir string, do func(*os.File) error) (err error) {
 	dir, err = os.MkdirTemp(dir, "leasemq-bench-")
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
@@ -48,12 +51,55 @@ func writeLoop(ctx context.Context, dir string, chunk, size int, lane *Lane, unt
 		return fmt.Errorf("bench: %w", err)
 	}
 	defer f.Close()
+	return do(f)
+}
+
+// writeLoop writes and flushes, one after the other, until the time is over.
+func writeLoop(ctx context.Context, f *os.File, chunk, size int, lane *Lane, until time.Time) error {
+	return writeChunks(ctx, f, chunk, size, lane, until, func() error { return syncData(f) })
+}
+
+// writtenAhead is about how many bytes writeAhead has written and not flushed at most, as a broker with --fsync interval.
+const writtenAhead = 256 << 20
+
+// writeAhead writes until the time is over, and flushes beside that what is written, again and again. The lane's clock stops with the
+// last flush.
+func writeAhead(ctx context.Context, f *os.File, chunk, size int, lane *Lane, until time.Time) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	written := make(chan struct{}, max(writtenAhead/chunk, 1))
+	var flushing sync.WaitGroup
+	flushing.Go(func() {
+		for range written {
+			for len(written) > 0 {
+				<-written // the flush is this one's, too
+			}
+			if err := syncData(f); err != nil {
+				cancel(fmt.Errorf("bench: %w", err))
+			}
+		}
+	})
+	err := writeChunks(ctx, f, chunk, size, lane, until, func() error {
+		written <- struct{}{}
+		return nil
+	})
+	close(written)
+	flushing.Wait()
+	lane.Flushed(time.Now())
+	if err == nil {
+		err = context.Cause(ctx) // the last flush may have failed
+	}
+	return err
+}
+
+// writeChunks writes a file, one chunk behind the other, and calls then after each. A latency is that of both.
+func writeChunks(ctx context.Context, f *os.File, chunk, size int, lane *Lane, until time.Time, then func() error) error {
 	bytes, record := noise(chunk, 2), lane.Recorder()
 	for now, at := time.Now(), int64(0); now.Before(until) && ctx.Err() == nil; at += int64(chunk) {
 		if _, err := f.WriteAt(bytes, at); err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}
-		if err := syncData(f); err != nil {
+		if err := then(); err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}
 		done := time.Now()
@@ -61,5 +107,5 @@ func writeLoop(ctx context.Context, dir string, chunk, size int, lane *Lane, unt
 		lane.End(done)
 		now = done
 	}
-	return ctx.Err()
+	return context.Cause(ctx)
 }

@@ -31,7 +31,6 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"us":    showUs,
 	"whole": func(f float64) string { return fmt.Sprintf("%.0f", f) },
 	"tenth": func(f float64) string { return fmt.Sprintf("%.1f", f) },
-	"share": showShare,
 	"words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 	"mb":    func(n uint64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) },
 }).Parse(pageSource))
