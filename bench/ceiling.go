@@ -101,9 +101,11 @@ type ceiling struct {
 
 // record is about how many bytes of the log a message takes.
 func (c *ceiling) record() int {
-	const messageHead = 32 // of a message with its producer's number
-	return codec.Padded(codec.HeaderBytes + codec.MessageAssignedBytes + messageHead + c.run.Size)
+	return codec.Padded(recordHeadBytes + c.run.Size)
 }
+
+// recordHeadBytes is about what the log has of a message besides its body, with its producer's number.
+const recordHeadBytes = codec.HeaderBytes + codec.MessageAssignedBytes + 32
 
 // do does a part. What the one before has left in the page cache is on the disk then, and no load for this one.
 func (c *ceiling) do(ctx context.Context, name string, part func(context.Context, *Lane) error) (*Lane, error) {

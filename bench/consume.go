@@ -40,7 +40,7 @@ from the start of a pop until its messages are acked.`,
 func (*consumeWorkload) Flags(f *Flags) {
 	f.Settings.Window, f.Settings.Messages = 2, 1_000_000
 	f.Share(brokerSettings...)
-	f.Share("batch", "consumers", "window", "compression", "duration", "messages", "warm-up")
+	f.Share("batch", "consumers", "window", "compression", "duration", "messages", "warm-up", "leases")
 }
 
 func (*consumeWorkload) Run(ctx context.Context, run *Run) error {

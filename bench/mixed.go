@@ -40,7 +40,7 @@ func (w *mixedWorkload) Flags(f *Flags) {
 	w.flags = f.FlagSet
 	f.Settings.Window, f.Settings.Duration, f.Settings.WarmUp = 4, 10*time.Second, time.Second
 	f.Share(brokerSettings...)
-	f.Share("batch", "producers", "consumers", "window", "compression", "rate", "duration", "warm-up")
+	f.Share("batch", "producers", "consumers", "window", "compression", "rate", "duration", "warm-up", "leases")
 	names := []string{flatOut}
 	for _, s := range scenarios {
 		names = append(names, s.name)
@@ -108,17 +108,19 @@ func (run *Run) mixed(ctx context.Context) error {
 		return err
 	}
 	defer run.reportMixed(sending, taking)
-	return run.besideHeartbeats(ctx, producers[0], func() error { return run.sendAndTake(ctx, sending, taking) })
+	return run.besideHeartbeats(ctx, producers[0], func() error {
+		return besideTaking(ctx, taking, func() error { return sending.run(ctx, run.pacer()) })
+	})
 }
 
-// sendAndTake ends when the sending does.
-func (run *Run) sendAndTake(ctx context.Context, s *sending, t *taking) error {
+// besideTaking ends when send does.
+func besideTaking(ctx context.Context, t *taking, send func() error) error {
 	working, ended := context.WithCancel(ctx)
 	defer ended()
 	var consumed error
 	var consuming sync.WaitGroup
 	consuming.Go(func() { consumed = t.run(working, ^uint64(0), time.Time{}) })
-	err := s.run(ctx, run.pacer())
+	err := send()
 	ended()
 	consuming.Wait()
 	if errors.Is(consumed, context.Canceled) && ctx.Err() == nil {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -138,7 +137,7 @@ func fillRestart(ctx context.Context, addr string, o RestartOptions, report *Res
 	}
 	o.Say(fmt.Sprintf("%d messages are leased by %d sessions", o.Unsettled, o.Sessions))
 	began := time.Now()
-	if err := leaseRestart(ctx, clients, o); err != nil {
+	if err := leaseAll(ctx, clients, o.Sessions, o.Unsettled, heldGroup{holdGroup, restartTopic, restartLease}); err != nil {
 		return err
 	}
 	report.LeasesPerS = float64(o.Unsettled) / time.Since(began).Seconds()
@@ -197,44 +196,6 @@ func worstMoment(ctx context.Context, addr string, o RestartOptions, report *Res
 			return 0, err
 		}
 	}
-}
-
-// leaseRestart has sessions take messages, and keep them.
-func leaseRestart(ctx context.Context, clients []*client.Client, o RestartOptions) error {
-	var working sync.WaitGroup
-	var first firstError
-	for i, c := range clients {
-		working.Go(func() {
-			for n := i; n < o.Sessions; n += len(clients) {
-				share := o.Unsettled*(n+1)/o.Sessions - o.Unsettled*n/o.Sessions
-				if err := leaseShare(ctx, c, share); err != nil {
-					first.set(err)
-					return
-				}
-			}
-		})
-	}
-	working.Wait()
-	return first.get()
-}
-
-func leaseShare(ctx context.Context, c *client.Client, share int) error {
-	s, err := c.Register(ctx, holdGroup, client.RegisterOptions{})
-	if err != nil {
-		return err
-	}
-	for share > 0 {
-		batch, err := s.Pop(ctx, client.PopOptions{Topic: restartTopic, Max: min(share, keepPop), Invisible: restartLease, Await: 10 * time.Second})
-		if err != nil {
-			return fmt.Errorf("bench: pop: %w", err)
-		}
-		if len(batch.Deliveries) == 0 {
-			return fmt.Errorf("bench: a session still wants %d messages, and gets none", share)
-		}
-		share -= len(batch.Deliveries)
-		batch.Release()
-	}
-	return nil
 }
 
 // popAndAck takes one message with a new session and settles it.

@@ -34,6 +34,7 @@ type Run struct {
 	report   *Report
 	progress io.Writer
 	child    *Child // nil: the broker runs by itself
+	dir      string // of the child
 	lanes    []*Lane
 	copyLoop func(context.Context, CopyLoop) (time.Time, error)
 
@@ -73,9 +74,9 @@ func Execute(ctx context.Context, w Workload, f *Flags, setup Setup) (report *Re
 		if err != nil {
 			return nil, err
 		}
-		run.Addr = run.child.Addr
+		run.Addr, run.dir = run.child.Addr, dir
 	}
-	err = w.Run(ctx, run)
+	err = run.do(ctx, w)
 	run.finish()
 	run.report.judge(setup.Goals)
 	switch {
@@ -86,6 +87,20 @@ func Execute(ctx context.Context, w Workload, f *Flags, setup Setup) (report *Re
 		err = run.child.Stop(childStop)
 	}
 	return run.report, err
+}
+
+// do runs the workload, beside leases that are held if there are to be any.
+func (run *Run) do(ctx context.Context, w Workload) error {
+	if run.Leases > 0 {
+		release, err := run.hold(ctx, run.Leases)
+		if release != nil {
+			defer release()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return w.Run(ctx, run)
 }
 
 // Lane makes a lane of the report: main for what the workload is about.

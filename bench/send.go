@@ -27,7 +27,7 @@ func (w *sendWorkload) Flags(f *Flags) {
 	w.flags = f.FlagSet
 	f.Settings.Window, f.Settings.Duration = 8, 5*time.Second
 	f.Share(brokerSettings...)
-	f.Share("batch", "producers", "window", "compression", "rate", "duration", "messages", "warm-up")
+	f.Share("batch", "producers", "window", "compression", "rate", "duration", "messages", "warm-up", "leases")
 }
 
 func (w *sendWorkload) Run(ctx context.Context, run *Run) error {

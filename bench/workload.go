@@ -30,7 +30,7 @@ type About struct {
 
 // Workloads makes one of each.
 func Workloads() []Workload {
-	return []Workload{&sendWorkload{}, &consumeWorkload{}, &e2eWorkload{}, &mixedWorkload{}, &workWorkload{}, &ceilingWorkload{}, &diskWorkload{}}
+	return []Workload{&sendWorkload{}, &consumeWorkload{}, &e2eWorkload{}, &mixedWorkload{}, &coldWorkload{}, &workWorkload{}, &ceilingWorkload{}, &diskWorkload{}}
 }
 
 // Settings are what workloads have in common.
@@ -47,6 +47,7 @@ type Settings struct {
 	Consumers   int    // connections that consume
 	Window      int    // requests that a connection has in flight
 	Compression string
+	Leases      int // that sessions of another group hold meanwhile
 
 	Rate     int // messages a second in all, sent when they are due; 0: as fast as the answers come
 	Duration time.Duration
@@ -116,6 +117,8 @@ func (f *Flags) Share(names ...string) {
 			f.IntVar(&s.Window, name, s.Window, "requests that each connection has in flight")
 		case "compression":
 			f.WordVar(&s.Compression, name, []string{"none", "zstd", "s2"}, "of bodies, which can then be shortened to about a half")
+		case "leases":
+			f.IntVar(&s.Leases, name, s.Leases, "leases that sessions of another group hold meanwhile, of a topic of their own")
 		case "rate":
 			f.IntVar(&s.Rate, name, s.Rate, "messages a second in all, each sent when it is due, from when its latency counts; 0: as fast as the answers come")
 		case "duration":
@@ -142,6 +145,9 @@ func (s *Settings) check() error {
 		if x.value < 1 || x.value > x.most {
 			return &SettingError{fmt.Errorf("--%s is out of range", x.name)}
 		}
+	}
+	if s.Leases < 0 || s.Leases > 16_000_000 {
+		return &SettingError{errors.New("--leases is out of range")}
 	}
 	if s.Rate < 0 || s.Duration < 0 || s.WarmUp < 0 {
 		return &SettingError{errors.New("--rate, --duration or --warm-up is negative")}
