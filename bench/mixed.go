@@ -109,7 +109,12 @@ func (run *Run) mixed(ctx context.Context) error {
 	}
 	defer run.reportMixed(sending, taking)
 	return run.besideHeartbeats(ctx, producers[0], func() error {
-		return besideTaking(ctx, taking, func() error { return sending.run(ctx, run.pacer()) })
+		return besideTaking(ctx, taking, func() error {
+			if err := sending.run(ctx, run.pacer()); err != nil {
+				return err
+			}
+			return run.flush(ctx, producers[0], lane)
+		})
 	})
 }
 

@@ -50,7 +50,7 @@
   const broker = (key) => series.map((p) => p.broker ? p.broker[key] : null);
 
   draw("Throughput, messages/s", t, lanes.filter((l) => l.main).map((l) => ({ label: words(l.lane), values: of(l.lane, "msgs_per_s") })), number);
-  for (const l of lanes.filter((l) => l.main)) {
+  for (const l of lanes.filter((l) => l.main || l.lane === "heartbeat")) {
     draw("Latency over time: " + words(l.lane), t, [["p50", "p50_us"], ["p99", "p99_us"], ["max", "max_us"]].map(
       ([label, key]) => ({ label: label, values: positive(of(l.lane, key)) })), duration, { logY: true });
   }

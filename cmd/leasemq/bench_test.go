@@ -136,9 +136,9 @@ func TestBenchBesideOtherMessages(t *testing.T) {
 		checkRate(t, at(t, b, "", strings.Fields("bench work --size 100 --consumers 2 --workers 4 --prefetch 8 --messages 1000 -o json --batch "+batch)...), 1000)
 	}
 	for _, load := range []string{"consume --batch 8", "work --workers 4 --prefetch 8"} { // the time is over before the messages are
-		r := at(t, b, "", strings.Fields("bench "+load+" --size 100 --consumers 2 --messages 200000 --duration 50ms --check -o json")...)
+		r := at(t, b, "", strings.Fields("bench "+load+" --size 100 --consumers 2 --messages 200000 --duration 200ms --check -o json")...)
 		if n, _ := checkRate(t, r, 0)["messages"].(float64); n >= 200_000 {
-			t.Errorf("%s: all messages were taken in 50 ms", load)
+			t.Errorf("%s: all messages were taken in 200 ms", load)
 		}
 	}
 	if groups := at(t, b, "", "group", "list", "-o", "json").stdout; groups != "[]\n" {
@@ -178,6 +178,9 @@ func TestBenchMixed(t *testing.T) {
 		rate, _ := report[half].(map[string]any)
 		if n, _ := rate["messages"].(float64); n <= 0 || rate["errors"] != 0.0 {
 			t.Errorf("%s: %v", half, rate)
+		}
+		if _, flushed := rate["answered_msgs_per_s"]; flushed != (half == "send") {
+			t.Errorf("%s: that the last flush counts is %t", half, flushed)
 		}
 	}
 }
