@@ -33,7 +33,7 @@ func (*consumeWorkload) About() About {
 		Name: "consume", Short: "Pop and ack as fast as the broker gives",
 		Long: `Fills topics, waits until they are on the disk, and then starts the clock: pops batches over several connections and acks
 each, while the next one is popped, until all are acked or, with --duration, so much time has passed. A latency is the time
-from the start of a pop until its messages are acked.`,
+from the start of a pop until its messages are acked. Round trips of heartbeats beside that are a lane of their own.`,
 	}
 }
 

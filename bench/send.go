@@ -19,7 +19,8 @@ func (*sendWorkload) About() About {
 		Name: "send", Short: "Send batches, flat out or at a rate",
 		Long: `Sends batches over several connections. A latency is that of a request, from the call until the answer; with --rate, from
 the moment at which the request was due, so that a stall is not hidden. Where the broker answers before it flushes, the
-clock stops when the last message is on the disk; what was answered a second is reported, too.`,
+clock stops when the last message is on the disk; what was answered a second is reported, too. Round trips of heartbeats
+beside the sends are a lane of their own.`,
 	}
 }
 
