@@ -70,10 +70,12 @@ func (w *ceilingWorkload) Run(ctx context.Context, run *Run) error {
 	if w.rounds < 1 || w.chunk < 0 || w.chunk > 1<<30 || run.Duration == 0 || run.copyLoop == nil {
 		return &SettingError{errors.New("--rounds, --duration or --chunk is out of range")}
 	}
-	c := &ceiling{run: run, chunk: int(w.chunk), lanes: map[string][]*Lane{}}
-	if c.chunk == 0 {
-		c.chunk = min(run.Producers*run.Window*run.Batch*c.record(), 64<<20)
+	c := &ceiling{run: run, lanes: map[string][]*Lane{}}
+	chunk := int(w.chunk)
+	if chunk == 0 {
+		chunk = min(run.Producers*run.Window*run.Batch*c.record(), 64<<20)
 	}
+	c.chunk = noise(chunk, 2) // takes a while, of which nothing counts
 	defer c.report()
 	for round := range w.rounds {
 		for _, part := range []struct {
@@ -95,7 +97,7 @@ func (w *ceilingWorkload) Run(ctx context.Context, run *Run) error {
 // ceiling is one run.
 type ceiling struct {
 	run   *Run
-	chunk int
+	chunk []byte             // a write of flush
 	lanes map[string][]*Lane // by part, one for each round
 }
 

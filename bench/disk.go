@@ -32,10 +32,11 @@ func (w *diskWorkload) Run(ctx context.Context, run *Run) error {
 	if w.chunk < 1 || w.chunk > 1<<30 || run.Size < 1 {
 		return &SettingError{errors.New("--size or --chunk is out of range")}
 	}
+	chunk := noise(int(w.chunk), 2) // takes a while, of which nothing counts
 	return onFile(run.Dir, func(f *os.File) error {
 		lane := run.Lane("write", true)
 		run.Begin(0)
-		return writeLoop(ctx, f, int(w.chunk), run.Size, lane, run.until())
+		return writeLoop(ctx, f, chunk, run.Size, lane, run.until())
 	})
 }
 
@@ -55,7 +56,7 @@ func onFile(dir string, do func(*os.File) error) (err error) {
 }
 
 // writeLoop writes and flushes, one after the other, until the time is over.
-func writeLoop(ctx context.Context, f *os.File, chunk, size int, lane *Lane, until time.Time) error {
+func writeLoop(ctx context.Context, f *os.File, chunk []byte, size int, lane *Lane, until time.Time) error {
 	return writeChunks(ctx, f, chunk, size, lane, until, func() error { return syncData(f) })
 }
 
@@ -64,10 +65,10 @@ const writtenAhead = 256 << 20
 
 // writeAhead writes until the time is over, and flushes beside that what is written, again and again. The lane's clock stops with the
 // last flush.
-func writeAhead(ctx context.Context, f *os.File, chunk, size int, lane *Lane, until time.Time) error {
+func writeAhead(ctx context.Context, f *os.File, chunk []byte, size int, lane *Lane, until time.Time) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	written := make(chan struct{}, max(writtenAhead/chunk, 1))
+	written := make(chan struct{}, max(writtenAhead/len(chunk), 1))
 	var flushing sync.WaitGroup
 	flushing.Go(func() {
 		for range written {
@@ -93,17 +94,17 @@ func writeAhead(ctx context.Context, f *os.File, chunk, size int, lane *Lane, un
 }
 
 // writeChunks writes a file, one chunk behind the other, and calls then after each. A latency is that of both.
-func writeChunks(ctx context.Context, f *os.File, chunk, size int, lane *Lane, until time.Time, then func() error) error {
-	bytes, record := noise(chunk, 2), lane.Recorder()
-	for now, at := time.Now(), int64(0); now.Before(until) && ctx.Err() == nil; at += int64(chunk) {
-		if _, err := f.WriteAt(bytes, at); err != nil {
+func writeChunks(ctx context.Context, f *os.File, chunk []byte, size int, lane *Lane, until time.Time, then func() error) error {
+	record := lane.Recorder()
+	for now, at := time.Now(), int64(0); now.Before(until) && ctx.Err() == nil; at += int64(len(chunk)) {
+		if _, err := f.WriteAt(chunk, at); err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}
 		if err := then(); err != nil {
 			return fmt.Errorf("bench: %w", err)
 		}
 		done := time.Now()
-		record.Record(now, done.Sub(now), max(chunk/size, 1))
+		record.Record(now, done.Sub(now), max(len(chunk)/size, 1))
 		lane.End(done)
 		now = done
 	}

@@ -10,16 +10,17 @@ import (
 
 // Both loops count what is in the file, and end with an error where it cannot be written.
 func TestWriteLoops(t *testing.T) {
-	type loop = func(context.Context, *os.File, int, int, *Lane, time.Time) error
+	type loop = func(context.Context, *os.File, []byte, int, *Lane, time.Time) error
 	for name, x := range map[string]struct {
 		loop   loop
 		beside bool // flushes are no part of a write's latency
 	}{"one after the other": {writeLoop, false}, "beside one another": {writeAhead, true}} {
 		const chunk, size = 64 << 10, 1000
+		bytes := make([]byte, chunk)
 		dir := t.TempDir()
 		err := onFile(dir, func(f *os.File) error {
 			lane := newLane("write", size)
-			if err := x.loop(t.Context(), f, chunk, size, lane, time.Now().Add(20*time.Millisecond)); err != nil {
+			if err := x.loop(t.Context(), f, bytes, size, lane, time.Now().Add(200*time.Millisecond)); err != nil {
 				return err
 			}
 			info, err := f.Stat()
@@ -35,11 +36,11 @@ func TestWriteLoops(t *testing.T) {
 			}
 			cancelled, cancel := context.WithCancel(t.Context())
 			cancel()
-			if err := x.loop(cancelled, f, chunk, size, lane, time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
+			if err := x.loop(cancelled, f, bytes, size, lane, time.Now().Add(time.Hour)); !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: cancelled, it ends with %v", name, err)
 			}
 			f.Close()
-			if err := x.loop(t.Context(), f, chunk, size, lane, time.Now().Add(time.Hour)); !errors.Is(err, os.ErrClosed) {
+			if err := x.loop(t.Context(), f, bytes, size, lane, time.Now().Add(time.Hour)); !errors.Is(err, os.ErrClosed) {
 				t.Errorf("%s: of a closed file it ends with %v", name, err)
 			}
 			return nil
@@ -64,7 +65,7 @@ func TestWriteAheadOfAFlushThatFails(t *testing.T) {
 	if want == nil {
 		t.Skip("this system flushes " + os.DevNull)
 	}
-	err = writeAhead(t.Context(), f, 4096, 1000, newLane("write", 1000), time.Now().Add(time.Hour))
+	err = writeAhead(t.Context(), f, make([]byte, 4096), 1000, newLane("write", 1000), time.Now().Add(time.Hour))
 	if !errors.Is(err, want) {
 		t.Errorf("it ends with %v, not %v", err, want)
 	}

@@ -27,8 +27,8 @@ func (*mixedWorkload) About() About {
 	return About{
 		Name: "mixed", Short: "Send and consume at the same time: flat out, or as users do",
 		Long: `Without a scenario batches are sent, and popped and acked, both as fast as the broker lets them, and heartbeats are measured
-beside that. With one, messages are sent at
-its rate, and consumers with workers (client.Consumer) work on each for as long as it says:
+beside that. With one, messages are sent at its rate, and consumers with workers (client.Consumer) work on each for as
+long as it says:
 
 ` + about.String() + `
 --scale makes work, pauses and leases shorter or longer; rates, sizes, heartbeats and the timeouts of sessions stay. Work takes

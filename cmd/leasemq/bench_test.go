@@ -68,7 +68,7 @@ func TestBenchWorkloads(t *testing.T) {
 
 func TestBenchSend(t *testing.T) {
 	dir := t.TempDir()
-	r := leasemq(t, nil, strings.Fields("bench send --embedded --io staged --size 256 --batch 16 --producers 2 --window 2 --duration 200ms --fsync interval -o json --dir "+dir)...)
+	r := leasemq(t, nil, strings.Fields("bench send --embedded --io staged --size 256 --batch 16 --producers 2 --window 2 --duration 500ms --fsync interval -o json --dir "+dir)...)
 	report := checkRate(t, r, 0)
 	if report["workload"] != "send" || report["fsync"] != "interval" || report["size"] != 256.0 {
 		t.Errorf("the report is %v", report)
@@ -136,9 +136,9 @@ func TestBenchBesideOtherMessages(t *testing.T) {
 		checkRate(t, at(t, b, "", strings.Fields("bench work --size 100 --consumers 2 --workers 4 --prefetch 8 --messages 1000 -o json --batch "+batch)...), 1000)
 	}
 	for _, load := range []string{"consume --batch 8", "work --workers 4 --prefetch 8"} { // the time is over before the messages are
-		r := at(t, b, "", strings.Fields("bench "+load+" --size 100 --consumers 2 --messages 200000 --duration 200ms --check -o json")...)
+		r := at(t, b, "", strings.Fields("bench "+load+" --size 100 --consumers 2 --messages 200000 --duration 300ms --check -o json")...)
 		if n, _ := checkRate(t, r, 0)["messages"].(float64); n >= 200_000 {
-			t.Errorf("%s: all messages were taken in 200 ms", load)
+			t.Errorf("%s: all messages were taken in 300 ms", load)
 		}
 	}
 	if groups := at(t, b, "", "group", "list", "-o", "json").stdout; groups != "[]\n" {
@@ -165,7 +165,7 @@ func TestBenchEndToEnd(t *testing.T) {
 }
 
 func TestBenchMixed(t *testing.T) {
-	r := leasemq(t, nil, strings.Fields("bench mixed --embedded --io staged --size 256 --batch 16 --producers 2 --consumers 2 --warm-up 50ms --duration 300ms --fsync interval --check -o json --dir "+t.TempDir())...)
+	r := leasemq(t, nil, strings.Fields("bench mixed --embedded --io staged --size 256 --batch 16 --producers 2 --consumers 2 --warm-up 50ms --duration 1s --fsync interval --check -o json --dir "+t.TempDir())...)
 	if r.code != exitOK {
 		t.Fatalf("exit code %d: %s", r.code, r.stderr)
 	}
@@ -185,14 +185,17 @@ func TestBenchMixed(t *testing.T) {
 	}
 }
 
-// Jobs of a scenario outlast their leases by far, are renewed, and run once: again only where a lease was lost, as it is when the machine
-// stands still for longer than one of these takes.
+// Jobs of a scenario outlast their leases by far, are renewed, and run again only where a lease was lost: one of 60 ms is, when
+// the flush that its renewal waits for takes longer.
 func TestBenchScenario(t *testing.T) {
 	b := startBroker(t, t.TempDir(), "")
 	r := at(t, b, "", strings.Fields("bench mixed --scenario recon --scale 0.002 --duration 2s --warm-up 0s --check -o json")...)
 	report := checkRate(t, r, 4)
-	if n, _ := report["renewals"].(float64); report["scenario"] != "recon" || n < 1 || report["duplicates_handled"].(float64) > report["leases_lost"].(float64) {
+	if n, _ := report["renewals"].(float64); report["scenario"] != "recon" || n < 1 {
 		t.Errorf("the report is %v", report)
+	}
+	if again, lost := report["duplicates_handled"].(float64), report["leases_lost"].(float64); again > lost {
+		t.Errorf("%v jobs ran again, %v leases were lost", again, lost)
 	}
 	if flags := report["flags"].(map[string]any); flags["rate"] != "2" || flags["queues"] != "4" || report["size"] != 1024.0 {
 		t.Errorf("the settings of the scenario are not those of the report: %v", flags)
@@ -234,7 +237,7 @@ func TestBenchBesideLeases(t *testing.T) {
 // The echo in the ceiling is a process of its own; every part has its rounds.
 func TestBenchCeiling(t *testing.T) {
 	dir := t.TempDir()
-	r := leasemq(t, nil, strings.Fields("bench ceiling --io staged --size 256 --batch 16 --producers 2 --window 2 --duration 100ms --rounds 2 --check -o json --dir "+dir)...)
+	r := leasemq(t, nil, strings.Fields("bench ceiling --io staged --size 256 --batch 16 --producers 2 --window 2 --duration 300ms --rounds 2 --check -o json --dir "+dir)...)
 	report := checkRate(t, r, 0)
 	parts := map[string]bool{}
 	for _, p := range report["ceiling"].([]any) {
@@ -255,7 +258,7 @@ func TestBenchCeiling(t *testing.T) {
 }
 
 func TestBenchDisk(t *testing.T) {
-	checkRate(t, leasemq(t, nil, "bench", "disk", "--duration", "50ms", "-o", "json", "--dir", t.TempDir()), 0)
+	checkRate(t, leasemq(t, nil, "bench", "disk", "--duration", "300ms", "-o", "json", "--dir", t.TempDir()), 0)
 }
 
 func TestDemo(t *testing.T) {
