@@ -19,6 +19,16 @@ func (ours) name() string           { return "leasemq" }
 func (ours) missing() string        { return "" }
 func (o ours) version() string      { return firstLine(o.program, "version") }
 func (ours) ways(workload) []string { return []string{""} }
+
+func (ours) install(context.Context) error { return nil }
+
+func (ours) durability(flushed bool) string {
+	if flushed {
+		return "before the answer"
+	}
+	return "every 100 ms"
+}
+
 func build(root, program string) error {
 	c := exec.Command("go", "build", "-o", program, "./cmd/leasemq")
 	c.Dir = root
@@ -73,6 +83,32 @@ func (r *oursRunning) prepare(ctx context.Context, queue string) error {
 		return err
 	}
 	return s.Close(ctx)
+}
+
+func (r *oursRunning) left(ctx context.Context, queue string) (int64, bool, error) {
+	c, err := r.dial(ctx)
+	if err != nil {
+		return 0, true, err
+	}
+	defer c.Close()
+	topics, err := c.ListTopics(ctx)
+	if err != nil {
+		return 0, true, err
+	}
+	group, err := c.ShowGroup(ctx, oursGroup)
+	if err != nil {
+		return 0, true, err
+	}
+	var n int64
+	for _, t := range topics {
+		if t.Name == queue {
+			n += int64(t.Sent)
+		}
+	}
+	for _, at := range group.Cursors { // a queue that nobody has popped from has none
+		n += int64(at.Leased) + int64(at.Waiting) - int64(at.Next)
+	}
+	return n, true, nil
 }
 
 // oursProducer sends requests of postBatch messages from a few goroutines, each of which waits for its answer.

@@ -24,12 +24,16 @@ import (
 )
 
 type options struct {
-	quick          bool
-	peers, work    string
-	rounds         int
-	seconds, flush time.Duration
-	laps           int
-	dir, output    string
+	quick       bool
+	peers, work string
+	rounds      int
+	seconds     time.Duration
+	flushed     time.Duration
+	sustained   time.Duration
+	laps        int
+	lapMiB      int64
+	dir, output string
+	install     bool
 }
 
 func main() {
@@ -40,33 +44,42 @@ func main() {
 		}
 		return
 	}
-	var o options
+	o := flags()
+	debug.SetGCPercent(400) // the load generator shares the processors with what it measures
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := measure(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		os.Exit(1)
+	}
+}
+
+// flags reads the command line.
+func flags() *options {
+	o := new(options)
 	flag.BoolVar(&o.quick, "quick", false, "NATS and Redis, two workloads, short runs")
 	flag.StringVar(&o.peers, "peers", "", "which, by the beginnings of their names: nats,redis; none: leasemq alone (default: all that can be run)")
 	flag.StringVar(&o.work, "work", "", "which workloads: send,consume (default: all)")
 	flag.IntVar(&o.rounds, "rounds", 3, "runs of each")
 	flag.DurationVar(&o.seconds, "seconds", 10*time.Second, "length of a run")
-	flag.DurationVar(&o.flush, "flushed-seconds", 30*time.Second, "length of a run of which the answers wait for the disk, or which is sustained")
+	flag.DurationVar(&o.flushed, "flushed-seconds", 30*time.Second, "length of a run of which the answers wait for the disk")
+	flag.DurationVar(&o.sustained, "sustained-seconds", time.Minute, "length of a run of send-sustained")
 	flag.IntVar(&o.laps, "laps", 10, "laps of a run that has laps")
+	flag.Int64Var(&o.lapMiB, "lap-mib", 200, "size of a lap in MiB; smaller ones are for trying things out")
+	flag.BoolVar(&o.install, "install", false, "on Debian, as root: install what is missing first, without starting it as a service")
 	flag.StringVar(&o.dir, "dir", "", "where the servers' directories are made (default: the system's place for temporary files)")
 	flag.StringVar(&o.output, "o", "text", "text, markdown or json")
 	flag.Parse()
 	if o.quick {
 		given := map[string]bool{}
 		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		for name, value := range map[string]string{"peers": "nats,redis", "work": "send,consume", "rounds": "2", "seconds": "4s", "laps": "4"} {
+		for name, value := range map[string]string{"peers": "nats,redis", "work": "send,consume", "rounds": "2", "seconds": "3s", "laps": "3"} {
 			if !given[name] {
 				flag.Set(name, value)
 			}
 		}
 	}
-	debug.SetGCPercent(400) // the load generator shares the processors with what it measures
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := measure(ctx, &o); err != nil {
-		fmt.Fprintln(os.Stderr, "peers:", err)
-		os.Exit(1)
-	}
+	return o
 }
 
 func measure(ctx context.Context, o *options) (err error) {
@@ -88,17 +101,7 @@ func measure(ctx context.Context, o *options) (err error) {
 		Versions: map[string]string{me.name(): me.version()},
 	}
 	flag.Visit(func(f *flag.Flag) { r.Flags[f.Name] = f.Value.String() })
-	var peers []peer
-	for _, p := range []peer{natsPeer{}, redisPeer{}, beanstalkd{}, rabbitMQ{}} {
-		switch why := p.missing(); {
-		case !chosen(o.peers, p.name()):
-		case why != "":
-			r.Skipped[p.name()] = why
-		default:
-			r.Versions[p.name()] = p.version()
-			peers = append(peers, p)
-		}
-	}
+	peers := available(ctx, o, r)
 	if chosen(o.peers, rocketMQ) {
 		r.Skipped[rocketMQ] = noRocketMQ
 	}
@@ -127,6 +130,34 @@ const (
 	noRocketMQ = "this program does not start it: its name server, broker and proxy are Java libraries whose dependencies have to be gathered first"
 )
 
+func everyPeer() []peer {
+	return []peer{natsPeer{}, redisPeer{}, beanstalkd{}, rabbitMQ{}}
+}
+
+// available are the peers that are asked for and can be run, installed first if that is asked for; the report says what the others lack.
+func available(ctx context.Context, o *options, r *report) (peers []peer) {
+	for _, p := range everyPeer() {
+		if !chosen(o.peers, p.name()) {
+			continue
+		}
+		why := p.missing()
+		if why != "" && o.install {
+			if err := p.install(ctx); err != nil {
+				why = "it could not be installed: " + err.Error()
+			} else {
+				why = p.missing()
+			}
+		}
+		if why != "" {
+			r.Skipped[p.name()] = why
+			continue
+		}
+		r.Versions[p.name()] = p.version()
+		peers = append(peers, p)
+	}
+	return peers
+}
+
 // chosen tells whether a list of beginnings has one for name.
 func chosen(list, name string) bool {
 	return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(s string) bool {
@@ -136,7 +167,7 @@ func chosen(list, name string) bool {
 
 // compare does a workload with every peer in every round, leasemq before each.
 func compare(ctx context.Context, o *options, r *report, w workload, me peer, peers []peer, dir string) {
-	mine := &result{Work: w.id, Peer: me.name()}
+	mine := &result{Work: w.id, Peer: me.name(), Durability: me.durability(w.flushed)}
 	r.Results = append(r.Results, mine)
 	type entry struct {
 		peer peer
@@ -145,7 +176,7 @@ func compare(ctx context.Context, o *options, r *report, w workload, me peer, pe
 	var theirs []entry
 	for _, p := range peers {
 		for _, way := range p.ways(w) {
-			e := entry{p, &result{Work: w.id, Peer: p.name(), Way: way}}
+			e := entry{p, &result{Work: w.id, Peer: p.name(), Way: way, Durability: p.durability(w.flushed)}}
 			theirs = append(theirs, e)
 			r.Results = append(r.Results, e.result)
 		}
@@ -158,10 +189,11 @@ func compare(ctx context.Context, o *options, r *report, w workload, me peer, pe
 			if ctx.Err() != nil {
 				return
 			}
-			once(ctx, o, w, me, mine, dir)
-			if e.Skipped == "" {
-				once(ctx, o, w, e.peer, e.result, dir)
+			if e.Skipped != "" {
+				continue
 			}
+			once(ctx, o, w, me, mine, dir)
+			once(ctx, o, w, e.peer, e.result, dir)
 		}
 	}
 }
@@ -176,8 +208,11 @@ func once(ctx context.Context, o *options, w workload, p peer, r *result, dir st
 		return
 	}
 	r.Rounds = append(r.Rounds, f)
-	fmt.Fprintf(os.Stderr, "%-16s %-24s %-14s sent %s/s taken %s/s p50 %s us p99 %s us\n",
-		w.id, p.name(), r.Way, grouped(f.Sent), grouped(f.Taken), grouped(f.P50), grouped(f.P99))
+	fmt.Fprintf(os.Stderr, "%-16s %-24s %-14s", w.id, p.name(), r.Way)
+	for _, c := range columns(w) {
+		fmt.Fprintf(os.Stderr, " %s %s%s", c.title, grouped(c.figure(&f)), c.unit)
+	}
+	fmt.Fprintln(os.Stderr)
 }
 
 func runOne(ctx context.Context, o *options, w workload, p peer, way, dir string) (f figures, err error) {
@@ -196,9 +231,15 @@ func runOne(ctx context.Context, o *options, w workload, p peer, way, dir string
 	if err := running.prepare(ready, queueName); err != nil {
 		return f, err
 	}
-	b := &run{broker: running, way: way, w: w, dir: data, seconds: o.seconds, laps: o.laps}
-	if w.flushed || w.id == "send-sustained" {
-		b.seconds = o.flush
+	b := &run{broker: running, way: way, w: w, dir: data, seconds: o.seconds, laps: o.laps, lapMessages: o.lapMiB << 10}
+	switch {
+	case w.flushed:
+		b.seconds = o.flushed
+	case w.id == "send-sustained":
+		b.seconds = o.sustained
 	}
-	return w.run(ctx, b)
+	if f, err = w.run(ctx, b); err != nil {
+		return f, err
+	}
+	return f, b.settled(ctx)
 }

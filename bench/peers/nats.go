@@ -60,6 +60,15 @@ func (natsPeer) version() string {
 	return "nats-server " + server.VERSION + ", nats.go " + nats.Version
 }
 
+func (natsPeer) install(context.Context) error { return nil }
+
+func (natsPeer) durability(flushed bool) string {
+	if flushed {
+		return "before the answer"
+	}
+	return "every 2 min"
+}
+
 func (natsPeer) ways(w workload) []string {
 	switch {
 	case w.takes && w.sends:
@@ -119,9 +128,25 @@ func (r *natsRunning) prepare(ctx context.Context, queue string) error {
 		return err
 	}
 	_, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 64 << 10, AckWait: 5 * time.Minute,
+		Durable: natsWorkers, AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 64 << 10, AckWait: 5 * time.Minute,
 	})
 	return err
+}
+
+const natsWorkers = "workers"
+
+func (r *natsRunning) left(ctx context.Context, queue string) (int64, bool, error) {
+	nc, js, err := r.dial()
+	if err != nil {
+		return 0, true, err
+	}
+	defer nc.Close()
+	c, err := js.Consumer(ctx, queue, natsWorkers)
+	if err != nil {
+		return 0, true, err
+	}
+	i := c.CachedInfo()
+	return int64(i.NumPending) + int64(i.NumAckPending), true, nil
 }
 
 type natsProducer struct {
@@ -227,7 +252,7 @@ func (r *natsRunning) consumer(ctx context.Context, queue, way string) (consumer
 	if err != nil {
 		return nil, err
 	}
-	c, err := js.Consumer(ctx, queue, "workers")
+	c, err := js.Consumer(ctx, queue, natsWorkers)
 	if err != nil {
 		nc.Close()
 		return nil, err

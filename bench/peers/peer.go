@@ -11,6 +11,10 @@ type peer interface {
 	// missing says why it cannot be run on this machine, and how that is mended; "": it can.
 	missing() string
 	version() string
+	// durability says in a few words when what the peer answers is on the disk.
+	durability(flushed bool) string
+	// install gets what is missing, and starts nothing.
+	install(ctx context.Context) error
 	// ways are how work can be done with it; each is measured by itself. The first is the one where it makes no difference.
 	ways(w workload) []string
 	// start runs it on a free port of the loopback interface with its data in dir. flushed: what it answers is on the disk; else its
@@ -25,6 +29,9 @@ type broker interface {
 	// producer and consumer are a connection each.
 	producer(ctx context.Context, queue, way string) (producer, error)
 	consumer(ctx context.Context, queue, way string) (consumer, error)
+	// left is how many messages of the queue are not settled, whether they wait or are held by a consumer; consumers may have gone
+	// a moment ago. ok is false if the peer does not tell.
+	left(ctx context.Context, queue string) (n int64, ok bool, err error)
 	// stop ends the process and returns when it is gone.
 	stop() error
 }

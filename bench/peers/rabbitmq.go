@@ -33,6 +33,10 @@ func (rabbitMQ) version() string {
 
 func (rabbitMQ) ways(workload) []string { return []string{"confirms"} }
 
+func (rabbitMQ) install(ctx context.Context) error { return aptInstall(ctx, "rabbitmq-server") }
+
+func (rabbitMQ) durability(bool) string { return "before the answer" }
+
 // start runs RabbitMQ. A quorum queue syncs its log before it confirms, whatever is asked for.
 func (rabbitMQ) start(ctx context.Context, dir string, _ bool) (broker, error) {
 	addr, port, err := freeAddr()
@@ -77,13 +81,12 @@ type rabbitRunning struct {
 func (r *rabbitRunning) stop() error {
 	err := r.process.stop()
 	// Its name server is a daemon of its own.
-	kill := exec.Command("epmd", "-port", fmt.Sprint(r.epmd), "-kill")
 	for range 20 {
+		kill := exec.Command("epmd", "-port", fmt.Sprint(r.epmd), "-kill")
 		if out, _ := kill.CombinedOutput(); !strings.Contains(string(out), "not allowed") {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
-		kill = exec.Command("epmd", "-port", fmt.Sprint(r.epmd), "-kill")
 	}
 	return err
 }
@@ -109,6 +112,17 @@ func (r *rabbitRunning) prepare(ctx context.Context, queue string) error {
 	defer c.Close()
 	_, err = ch.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
 	return err
+}
+
+// left counts what is ready: the consumers have gone, and what they held is ready again.
+func (r *rabbitRunning) left(_ context.Context, queue string) (int64, bool, error) {
+	c, ch, err := r.dial()
+	if err != nil {
+		return 0, true, err
+	}
+	defer c.Close()
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+	return int64(q.Messages), true, err
 }
 
 type rabbitProducer struct {
@@ -177,7 +191,10 @@ func (r *rabbitRunning) consumer(_ context.Context, queue, _ string) (consumer, 
 	return &rabbitConsumer{c, ch, deliveries}, err
 }
 
-// drain acks a batch with one frame. When there are fewer messages it does not wait for a batch to be full.
+// rabbitAckAfter is how long an ack waits for the batch to be full. No delivery waits for it: the prefetch is several batches.
+const rabbitAckAfter = 5 * time.Millisecond
+
+// drain acks a batch with one frame, or what there is of it after a while.
 func (c *rabbitConsumer) drain(ctx context.Context, take func([]byte)) error {
 	var last amqp.Delivery
 	n := 0
@@ -188,20 +205,25 @@ func (c *rabbitConsumer) drain(ctx context.Context, take func([]byte)) error {
 		n = 0
 		return last.Ack(true)
 	}
+	late := time.NewTicker(rabbitAckAfter)
+	defer late.Stop()
 	for {
-		var d amqp.Delivery
-		var open bool
+		full := false
 		select {
-		case d, open = <-c.deliveries:
+		case d, open := <-c.deliveries:
+			if !open {
+				return errors.New("RabbitMQ: the consumer was cancelled")
+			}
+			take(d.Body)
+			last = d
+			n++
+			full = n == takeBatch
+		case <-late.C:
+			full = true
 		case <-ctx.Done():
 			return settle()
 		}
-		if !open {
-			return errors.New("RabbitMQ: the consumer was cancelled")
-		}
-		take(d.Body)
-		last = d
-		if n++; n == takeBatch || len(c.deliveries) == 0 {
+		if full {
 			if err := settle(); err != nil {
 				return err
 			}

@@ -15,6 +15,15 @@ func (redisPeer) missing() string        { return installed("redis-server", "red
 func (redisPeer) version() string        { return firstLine("redis-server", "--version") }
 func (redisPeer) ways(workload) []string { return []string{"pipelined"} }
 
+func (redisPeer) install(ctx context.Context) error { return aptInstall(ctx, "redis-server") }
+
+func (redisPeer) durability(flushed bool) string {
+	if flushed {
+		return "before the answer"
+	}
+	return "every second"
+}
+
 // start runs Redis with its append-only file, since without it nothing is durable at all: synced every second, which is the
 // policy that its documentation advises, or before each answer. Snapshots are off, so that a fork does not disturb.
 func (redisPeer) start(ctx context.Context, dir string, flushed bool) (broker, error) {
@@ -46,7 +55,22 @@ func (r *redisRunning) dial() *redis.Client {
 func (r *redisRunning) prepare(ctx context.Context, queue string) error {
 	c := r.dial()
 	defer c.Close()
-	return c.XGroupCreateMkStream(ctx, queue, "workers", "0").Err()
+	return c.XGroupCreateMkStream(ctx, queue, redisWorkers, "0").Err()
+}
+
+const redisWorkers = "workers"
+
+func (r *redisRunning) left(ctx context.Context, queue string) (int64, bool, error) {
+	c := r.dial()
+	defer c.Close()
+	groups, err := c.XInfoGroups(ctx, queue).Result()
+	if err != nil {
+		return 0, true, err
+	}
+	if len(groups) != 1 {
+		return 0, true, fmt.Errorf("redis streams: %d groups", len(groups))
+	}
+	return groups[0].Lag + groups[0].Pending, true, nil
 }
 
 // redisProducer sends pipelines of postWindow messages, as many as others have in flight: the server answers a pipeline as a whole.
@@ -106,10 +130,10 @@ func (c *redisConsumer) drain(ctx context.Context, take func([]byte)) error {
 	for ctx.Err() == nil {
 		pipe := c.c.Pipeline()
 		if len(done) > 0 {
-			pipe.XAck(context.Background(), c.queue, "workers", done...)
+			pipe.XAck(context.Background(), c.queue, redisWorkers, done...)
 		}
 		read := pipe.XReadGroup(context.Background(), &redis.XReadGroupArgs{
-			Group: "workers", Consumer: c.name, Streams: []string{c.queue, ">"}, Count: takeBatch, Block: 200_000_000,
+			Group: redisWorkers, Consumer: c.name, Streams: []string{c.queue, ">"}, Count: takeBatch, Block: 200_000_000,
 		})
 		if _, err := pipe.Exec(context.Background()); err != nil && !errors.Is(err, redis.Nil) {
 			return err
@@ -126,7 +150,7 @@ func (c *redisConsumer) drain(ctx context.Context, take func([]byte)) error {
 	if len(done) == 0 {
 		return nil
 	}
-	return c.c.XAck(context.Background(), c.queue, "workers", done...).Err()
+	return c.c.XAck(context.Background(), c.queue, redisWorkers, done...).Err()
 }
 
 func (c *redisConsumer) close() { c.c.Close() }

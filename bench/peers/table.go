@@ -10,11 +10,13 @@ import (
 
 // result is what one way of working with one peer has come to in all rounds.
 type result struct {
-	Work    string    `json:"work"`
-	Peer    string    `json:"peer"`
-	Way     string    `json:"way,omitempty"`
-	Rounds  []figures `json:"rounds"`
-	Skipped string    `json:"skipped,omitempty"`
+	Work string `json:"work"`
+	Peer string `json:"peer"`
+	Way  string `json:"way,omitempty"`
+	// Durability is when what it answers is on the disk.
+	Durability string    `json:"durability"`
+	Rounds     []figures `json:"rounds"`
+	Skipped    string    `json:"skipped,omitempty"`
 }
 
 // report is everything that is printed.
@@ -37,6 +39,9 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
+// title names it in a table.
+func (r *result) title() string { return strings.TrimSuffix(r.Peer+", "+r.Way, ", ") }
+
 // of is the median of one figure over the rounds, and its extremes.
 func (r *result) of(figure func(*figures) float64) (middle, least, most float64) {
 	var all []float64
@@ -49,7 +54,7 @@ func (r *result) of(figure func(*figures) float64) (middle, least, most float64)
 	return median(all), slices.Min(all), slices.Max(all)
 }
 
-// columns are the figures of a workload, in the order in which they are printed.
+// column is a figure that is printed.
 type column struct {
 	title  string
 	unit   string
@@ -57,13 +62,17 @@ type column struct {
 	less   bool // the smaller one is the better one
 }
 
+// columns are the figures of a workload, in the order in which they are printed.
 func columns(w workload) []column {
 	sent := column{"sent", "/s", func(f *figures) float64 { return f.Sent }, false}
 	taken := column{"taken and acked", "/s", func(f *figures) float64 { return f.Taken }, false}
 	p50 := column{"p50", " us", func(f *figures) float64 { return f.P50 }, true}
 	p99 := column{"p99", " us", func(f *figures) float64 { return f.P99 }, true}
+	p999 := column{"p99.9", " us", func(f *figures) float64 { return f.P999 }, true}
 	switch {
-	case w.id == "e2e", w.single:
+	case w.id == "e2e":
+		return []column{p50, p99, p999}
+	case w.single:
 		return []column{p50, p99}
 	case w.sends && w.takes:
 		return []column{sent, taken}
@@ -87,7 +96,7 @@ func (c *column) ratio(ours, theirs float64) string {
 // rows are the cells of a workload's table, the heading first.
 func rows(w workload, results []*result, ours string) [][]string {
 	cols := columns(w)
-	head := []string{"peer"}
+	head := []string{"peer", "on the disk"}
 	for _, c := range cols {
 		head = append(head, c.title, "least - most", "leasemq is")
 	}
@@ -104,10 +113,10 @@ func rows(w workload, results []*result, ours string) [][]string {
 		if r.Work != w.id {
 			continue
 		}
-		cells := []string{strings.TrimSuffix(r.Peer+", "+r.Way, ", ")}
+		cells := []string{r.title(), r.Durability}
 		for i, c := range cols {
 			if r.Skipped != "" {
-				cells = append(cells, "skipped: "+r.Skipped, "", "")
+				cells = append(cells, "skipped", "", "")
 				continue
 			}
 			middle, least, most := r.of(c.figure)
@@ -153,15 +162,24 @@ func (r *report) text(w io.Writer, markdown bool) {
 		if markdown {
 			fmt.Fprintf(w, "\n%s (`--work %s`)\n\n", work.title, work.id)
 			writeMarkdown(w, table)
-			continue
+		} else {
+			fmt.Fprintf(w, "\n%s: %s\n", work.id, work.title)
+			writeColumns(w, table)
 		}
-		fmt.Fprintf(w, "\n%s: %s\n", work.id, work.title)
-		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, cells := range table {
-			fmt.Fprintln(tab, strings.Join(cells, "\t"))
+		for _, result := range r.Results {
+			if result.Work == work.id && result.Skipped != "" {
+				fmt.Fprintf(w, "\nskipped: %s: %s\n", result.title(), result.Skipped)
+			}
 		}
-		tab.Flush()
 	}
+}
+
+func writeColumns(w io.Writer, table [][]string) {
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, cells := range table {
+		fmt.Fprintln(tab, strings.Join(cells, "\t"))
+	}
+	tab.Flush()
 }
 
 func writeMarkdown(w io.Writer, table [][]string) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,13 +38,12 @@ type figures struct {
 const (
 	connections = 4
 	queueName   = "jobs"
-	lapBytes    = 200 << 20
 	e2ePerS     = 20_000
 )
 
 func workloads() []workload {
 	return []workload{
-		{id: "send", title: "send, 1 KiB, laps of 200 MiB with a sync between them", sends: true, size: 1024, run: laps},
+		{id: "send", title: "send, 1 KiB, laps with a sync between them", sends: true, size: 1024, run: laps},
 		{id: "send-sustained", title: "send, 1 KiB, without a break", sends: true, size: 1024, run: sustained},
 		{id: "send-128", title: "send, 128 B, laps with a sync between them", sends: true, size: 128, run: laps},
 		{id: "send-flushed", title: "send, 1 KiB, flushed before the answer", sends: true, size: 1024, flushed: true, run: sustained},
@@ -56,25 +56,29 @@ func workloads() []workload {
 	}
 }
 
-// bench is one run of a workload with a peer, on a server that was started for it.
+// run is one run of a workload with a peer, on a server that was started for it.
 type run struct {
-	broker  broker
-	way     string
-	w       workload
-	dir     string
-	seconds time.Duration
-	laps    int
+	broker      broker
+	way         string
+	w           workload
+	dir         string
+	seconds     time.Duration
+	laps        int
+	lapMessages int64 // of 1 KiB; of smaller ones four times as many
+
+	sent, taken atomic.Int64 // everything that was confirmed and settled, warming up included
 }
 
 // bodies are what one connection sends again and again: bytes that nobody can compress.
 func (b *run) bodies(seed uint64) [][]byte {
 	random := rand.New(rand.NewPCG(seed, 1))
+	memory := make([]byte, postBatch*b.w.size)
+	for at := 0; at < len(memory); at += 8 {
+		binary.LittleEndian.PutUint64(memory[at:], random.Uint64())
+	}
 	bodies := make([][]byte, postBatch)
 	for i := range bodies {
-		bodies[i] = make([]byte, b.w.size)
-		for j := range bodies[i] {
-			bodies[i][j] = byte(random.Uint32())
-		}
+		bodies[i] = memory[i*b.w.size : (i+1)*b.w.size]
 	}
 	return bodies
 }
@@ -146,7 +150,9 @@ func (b *run) send(ctx context.Context, producers []producer, more func() bool) 
 		}
 		return p.flush()
 	})
-	return n.Load(), time.Since(began), err
+	took = time.Since(began)
+	b.sent.Add(n.Load())
+	return n.Load(), took, err
 }
 
 // upTo is a more that ends after about n messages.
@@ -168,7 +174,7 @@ func laps(ctx context.Context, b *run) (figures, error) {
 		return figures{}, err
 	}
 	defer closeAll(producers)
-	n := int64(lapBytes / 1024)
+	n := b.lapMessages
 	if b.w.size < 1024 {
 		n *= 4
 	}
@@ -207,6 +213,9 @@ func sustained(ctx context.Context, b *run) (figures, error) {
 const (
 	fillAtOnce = 256 << 10
 	fillAtMost = 5 * time.Second
+
+	catchUpPatience = 3 * time.Minute
+	countPatience   = 20 * time.Second
 )
 
 // consume fills in and takes, a stretch after the other, until the taking has gone on for as long as is asked for.
@@ -219,7 +228,7 @@ func consume(ctx context.Context, b *run) (figures, error) {
 	var all int64
 	var spent time.Duration
 	for stretch := 0; stretch < 2 || spent < b.seconds; stretch++ {
-		enough, late := upTo(fillAtOnce), until(time.Now().Add(fillAtMost))
+		enough, late := upTo(fillAtOnce), until(time.Now().Add(min(fillAtMost, b.seconds)))
 		sent, _, err := b.send(ctx, producers, func() bool { return late() && enough() })
 		if err != nil {
 			return figures{}, err
@@ -245,7 +254,7 @@ func (b *run) take(ctx context.Context, n int64) (time.Duration, error) {
 		return 0, err
 	}
 	defer closeAll(consumers)
-	patience, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	patience, cancel := context.WithTimeout(ctx, catchUpPatience)
 	defer cancel()
 	taking, enough := context.WithCancel(patience)
 	defer enough()
@@ -256,6 +265,7 @@ func (b *run) take(ctx context.Context, n int64) (time.Duration, error) {
 		enough()
 	})
 	err = together(consumers, func(_ int, c consumer) error { return c.drain(taking, take) })
+	b.taken.Add(taken.Load())
 	if err == nil && taken.Load() != n {
 		err = fmt.Errorf("%d messages were taken of %d that were sent", taken.Load(), n)
 	}
@@ -271,21 +281,78 @@ func both(ctx context.Context, b *run) (figures, error) {
 	defer closeAll(consumers)
 	taking, enough := context.WithCancel(ctx)
 	defer enough()
-	var taken atomic.Int64
-	drained := make(chan error, 1)
+	drained := b.takeAlong(taking, consumers, func([]byte) {})
+	f, err := b.sendBeside(ctx, producers)
+	if err == nil {
+		err = b.catchUp(ctx)
+	}
+	enough()
+	return f, errors.Join(err, <-drained)
+}
+
+// takeAlong takes and settles, and counts, until ctx ends.
+func (b *run) takeAlong(ctx context.Context, consumers []consumer, take func([]byte)) (drained <-chan error) {
+	ended := make(chan error, 1)
 	go func() {
-		drained <- together(consumers, func(_ int, c consumer) error {
-			return c.drain(taking, func([]byte) { taken.Add(1) })
+		ended <- together(consumers, func(_ int, c consumer) error {
+			return c.drain(ctx, func(body []byte) {
+				take(body)
+				b.taken.Add(1)
+			})
 		})
 	}()
+	return ended
+}
+
+// sendBeside sends flat out while consumers take, and reports the rates of both as long as it goes on.
+func (b *run) sendBeside(ctx context.Context, producers []producer) (figures, error) {
 	if _, _, err := b.send(ctx, producers, until(time.Now().Add(b.seconds/10))); err != nil {
 		return figures{}, err
 	}
-	before := taken.Load()
+	before := b.taken.Load()
 	sent, took, err := b.send(ctx, producers, until(time.Now().Add(b.seconds)))
-	f := figures{Sent: perSecond(sent, took), Taken: perSecond(taken.Load()-before, took), Messages: sent}
-	enough()
-	return f, errors.Join(err, <-drained)
+	return figures{Sent: perSecond(sent, took), Taken: perSecond(b.taken.Load()-before, took), Messages: sent}, err
+}
+
+// catchUp waits until consumers have taken everything that was sent.
+func (b *run) catchUp(ctx context.Context) error {
+	patience, cancel := context.WithTimeout(ctx, catchUpPatience)
+	defer cancel()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for b.taken.Load() < b.sent.Load() {
+		select {
+		case <-look.C:
+		case <-patience.Done():
+			return fmt.Errorf("%d messages were taken of %d that were sent: %w", b.taken.Load(), b.sent.Load(), patience.Err())
+		}
+	}
+	return nil
+}
+
+// settled fails unless the peer itself counts as many messages as were sent and not settled. It is asked again for a while: some
+// count what is settled a moment later.
+func (b *run) settled(ctx context.Context) error {
+	want := b.sent.Load() - b.taken.Load()
+	if want < 0 || b.w.takes && want != 0 {
+		return fmt.Errorf("%d messages were sent, but %d taken", b.sent.Load(), b.taken.Load())
+	}
+	patience, cancel := context.WithTimeout(ctx, countPatience)
+	defer cancel()
+	for {
+		left, ok, err := b.broker.left(patience, queueName)
+		switch {
+		case err != nil:
+			return fmt.Errorf("how many messages are left: %w", err)
+		case !ok || left == want:
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-patience.Done():
+			return fmt.Errorf("%d messages were sent and %d settled, but %d are left", b.sent.Load(), b.taken.Load(), left)
+		}
+	}
 }
 
 func oneAtATime(ctx context.Context, b *run) (figures, error) {
@@ -303,6 +370,7 @@ func oneAtATime(ctx context.Context, b *run) (figures, error) {
 			return figures{}, err
 		}
 		answered := time.Now()
+		b.sent.Add(1)
 		if now.After(warm) {
 			h.RecordValue(int64(answered.Sub(now)))
 			n++
@@ -323,57 +391,86 @@ func endToEnd(ctx context.Context, b *run) (figures, error) {
 	}
 	defer closeAll(producers)
 	defer closeAll(consumers)
-	const perTick = e2ePerS / 1000 / connections
-	began := time.Now().Add(100 * time.Millisecond)
-	warm := began.Add(b.seconds / 10)
-	ticks := int64((b.seconds + b.seconds/10) / time.Millisecond)
-	patience, cancel := context.WithTimeout(ctx, b.seconds+time.Minute)
-	defer cancel()
-	taking, enough := context.WithCancel(patience)
+	s := newSchedule(time.Now().Add(100*time.Millisecond), b.seconds)
+	taking, enough := context.WithCancel(ctx)
 	defer enough()
-	var mu sync.Mutex
-	h := newHistogram()
-	counting, taken := counted(ticks*perTick*connections, enough)
-	drained := make(chan error, 1)
-	go func() {
-		drained <- together(consumers, func(_ int, c consumer) error {
-			return c.drain(taking, func(body []byte) {
-				due := time.Duration(binary.LittleEndian.Uint64(body))
-				if at := time.Since(began); began.Add(due).After(warm) {
-					mu.Lock()
-					h.RecordValue(int64(at - due))
-					mu.Unlock()
-				}
-				counting(body)
-			})
-		})
-	}()
-	err = together(producers, func(i int, p producer) error {
-		for tick := range ticks {
-			due := time.Duration(tick) * time.Millisecond
-			time.Sleep(time.Until(began.Add(due)))
-			bodies := b.bodiesDue(perTick, due)
-			if err := p.post(bodies); err != nil {
-				return err
-			}
-		}
-		return p.flush()
-	})
-	err = errors.Join(err, <-drained)
-	if want := ticks * perTick * connections; err == nil && taken.Load() != want {
-		err = fmt.Errorf("%d messages came of %d that were sent", taken.Load(), want)
+	drained := b.takeAlong(taking, consumers, s.came)
+	before := b.sent.Load()
+	err = together(producers, func(i int, p producer) error { return b.pace(ctx, s, p, b.bodies(uint64(i))) })
+	if err == nil {
+		err = s.keptUp(time.Now(), b.sent.Load()-b.taken.Load())
 	}
-	f := latencies(h)
-	f.Messages = taken.Load()
+	if err == nil {
+		err = b.catchUp(ctx)
+	}
+	enough()
+	err = errors.Join(err, <-drained)
+	f := latencies(s.histogram)
+	f.Messages = b.sent.Load() - before
 	return f, err
 }
 
-// bodiesDue are new bodies that carry the moment at which they are due.
-func (b *run) bodiesDue(n int, due time.Duration) [][]byte {
-	memory := make([]byte, n*b.w.size)
+// perTick is how many messages are due on a connection every millisecond.
+const perTick = e2ePerS / 1000 / connections
+
+// pace sends what is due, when it is due, and returns when all of it is confirmed.
+func (b *run) pace(ctx context.Context, s *schedule, p producer, noise [][]byte) error {
+	for tick := range s.ticks {
+		due := time.Duration(tick) * time.Millisecond
+		time.Sleep(time.Until(s.began.Add(due)))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := p.post(bodiesDue(noise, tick, perTick, due)); err != nil {
+			return err
+		}
+		b.sent.Add(perTick)
+	}
+	return p.flush()
+}
+
+// schedule says when each message is due, and keeps how much later it came. The first tenth warms up.
+type schedule struct {
+	began time.Time
+	warm  time.Duration
+	ticks int // of a millisecond
+
+	mu        sync.Mutex
+	histogram *hdrhistogram.Histogram
+}
+
+func newSchedule(began time.Time, d time.Duration) *schedule {
+	return &schedule{began: began, warm: d / 10, ticks: int((d + d/10) / time.Millisecond), histogram: newHistogram()}
+}
+
+func (s *schedule) came(body []byte) {
+	now := time.Since(s.began)
+	due := time.Duration(binary.LittleEndian.Uint64(body))
+	if due < s.warm {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.histogram.RecordValue(int64(now - due))
+}
+
+// behindMost is how far a peer may be behind when the last message was sent.
+const behindMost = time.Second
+
+// keptUp fails if a peer is behind when all is sent: its latency would only tell how long the run was.
+func (s *schedule) keptUp(now time.Time, waiting int64) error {
+	late := now.Sub(s.began.Add(time.Duration(s.ticks) * time.Millisecond))
+	if late < behindMost && waiting < int64(e2ePerS*behindMost/time.Second) {
+		return nil
+	}
+	return fmt.Errorf("it does not keep up: the last of %d/s was confirmed %.1f s late, when %d had not been taken", e2ePerS, late.Seconds(), waiting)
+}
+
+// bodiesDue are n new bodies of a tick: noise, and before it the moment at which they are due.
+func bodiesDue(noise [][]byte, tick, n int, due time.Duration) [][]byte {
 	bodies := make([][]byte, n)
 	for i := range bodies {
-		bodies[i] = memory[i*b.w.size : (i+1)*b.w.size]
+		bodies[i] = slices.Clone(noise[(tick*n+i)%len(noise)])
 		binary.LittleEndian.PutUint64(bodies[i], uint64(due))
 	}
 	return bodies
