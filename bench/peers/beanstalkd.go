@@ -18,6 +18,8 @@ func (beanstalkd) missing() string        { return installed("beanstalkd", "bean
 func (beanstalkd) version() string        { return firstLine("beanstalkd", "-v") }
 func (beanstalkd) ways(workload) []string { return []string{"pipelined"} }
 
+func (beanstalkd) warms() bool { return false }
+
 func (beanstalkd) install(ctx context.Context) error { return aptInstall(ctx, "beanstalkd") }
 
 func (beanstalkd) durability(flushed bool) string {

@@ -20,6 +20,8 @@ func (ours) missing() string        { return "" }
 func (o ours) version() string      { return firstLine(o.program, "version") }
 func (ours) ways(workload) []string { return []string{""} }
 
+func (ours) warms() bool { return false }
+
 func (ours) install(context.Context) error { return nil }
 
 func (ours) durability(flushed bool) string {

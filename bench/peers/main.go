@@ -30,6 +30,7 @@ type options struct {
 	seconds     time.Duration
 	flushed     time.Duration
 	sustained   time.Duration
+	warmUp      time.Duration
 	laps        int
 	lapMiB      int64
 	dir, output string
@@ -64,6 +65,7 @@ func flags() *options {
 	flag.DurationVar(&o.seconds, "seconds", 10*time.Second, "length of a run")
 	flag.DurationVar(&o.flushed, "flushed-seconds", 30*time.Second, "length of a run of which the answers wait for the disk")
 	flag.DurationVar(&o.sustained, "sustained-seconds", time.Minute, "length of a run of send-sustained")
+	flag.DurationVar(&o.warmUp, "warm-up", 2*time.Minute, "thrown-away work before each run of a server that gets faster as it runs: JVM, BEAM")
 	flag.IntVar(&o.laps, "laps", 10, "laps of a run that has laps")
 	flag.Int64Var(&o.lapMiB, "lap-mib", 200, "size of a lap in MiB; smaller ones are for trying things out")
 	flag.BoolVar(&o.install, "install", false, "on Debian, as root: install what is missing first, without starting it as a service")
@@ -73,7 +75,9 @@ func flags() *options {
 	if o.quick {
 		given := map[string]bool{}
 		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		for name, value := range map[string]string{"peers": "nats,redis", "work": "send,consume", "rounds": "2", "seconds": "3s", "laps": "3"} {
+		for name, value := range map[string]string{
+			"peers": "nats,redis", "work": "send,consume", "rounds": "2", "seconds": "3s", "laps": "3", "lap-mib": "100",
+		} {
 			if !given[name] {
 				flag.Set(name, value)
 			}
@@ -102,9 +106,6 @@ func measure(ctx context.Context, o *options) (err error) {
 	}
 	flag.Visit(func(f *flag.Flag) { r.Flags[f.Name] = f.Value.String() })
 	peers := available(ctx, o, r)
-	if chosen(o.peers, rocketMQ) {
-		r.Skipped[rocketMQ] = noRocketMQ
-	}
 	for _, w := range workloads() {
 		if o.work == "" || slices.Contains(strings.Split(o.work, ","), w.id) {
 			compare(ctx, o, r, w, me, peers, dir)
@@ -124,14 +125,8 @@ func measure(ctx context.Context, o *options) (err error) {
 	return nil
 }
 
-// RocketMQ is not measured yet.
-const (
-	rocketMQ   = "RocketMQ 5"
-	noRocketMQ = "this program does not start it: its name server, broker and proxy are Java libraries whose dependencies have to be gathered first"
-)
-
 func everyPeer() []peer {
-	return []peer{natsPeer{}, redisPeer{}, beanstalkd{}, rabbitMQ{}}
+	return []peer{natsPeer{}, redisPeer{}, beanstalkd{}, rabbitMQ{}, rocketMQ{}}
 }
 
 // available are the peers that are asked for and can be run, installed first if that is asked for; the report says what the others lack.
@@ -237,6 +232,11 @@ func runOne(ctx context.Context, o *options, w workload, p peer, way, dir string
 		b.seconds = o.flushed
 	case w.id == "send-sustained":
 		b.seconds = o.sustained
+	}
+	if p.warms() {
+		if err := b.warmUp(ctx, o.warmUp); err != nil {
+			return f, fmt.Errorf("warming up: %w", err)
+		}
 	}
 	if f, err = w.run(ctx, b); err != nil {
 		return f, err

@@ -60,6 +60,8 @@ func (natsPeer) version() string {
 	return "nats-server " + server.VERSION + ", nats.go " + nats.Version
 }
 
+func (natsPeer) warms() bool { return false }
+
 func (natsPeer) install(context.Context) error { return nil }
 
 func (natsPeer) durability(flushed bool) string {

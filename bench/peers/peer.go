@@ -15,6 +15,8 @@ type peer interface {
 	durability(flushed bool) string
 	// install gets what is missing, and starts nothing.
 	install(ctx context.Context) error
+	// warms tells whether it gets faster as it runs, because its code is compiled or loaded when it is needed.
+	warms() bool
 	// ways are how work can be done with it; each is measured by itself. The first is the one where it makes no difference.
 	ways(w workload) []string
 	// start runs it on a free port of the loopback interface with its data in dir. flushed: what it answers is on the disk; else its

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -53,6 +54,21 @@ func TestTable(t *testing.T) {
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no line %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// Each durability of RocketMQ is a setting of its broker, and everything lies in the directory that is removed afterwards.
+func TestRocketFiles(t *testing.T) {
+	for flushed, want := range map[bool]string{false: "flushDiskType=ASYNC_FLUSH\n", true: "flushDiskType=SYNC_FLUSH\n"} {
+		files := rocketFiles("/here", "jobs", flushed)
+		if broker := files["broker.conf"]; !strings.Contains(broker, want) || !strings.Contains(broker, "storePathRootDir=/here/store\n") {
+			t.Errorf("flushed %v: the broker's file is\n%s", flushed, broker)
+		}
+		for _, name := range []string{"conf/rmq-proxy.json", "store/config/topics.json"} {
+			if !json.Valid([]byte(files[name])) {
+				t.Errorf("%s is not JSON:\n%s", name, files[name])
+			}
 		}
 	}
 }

@@ -33,6 +33,8 @@ func (rabbitMQ) version() string {
 
 func (rabbitMQ) ways(workload) []string { return []string{"confirms"} }
 
+func (rabbitMQ) warms() bool { return true }
+
 func (rabbitMQ) install(ctx context.Context) error { return aptInstall(ctx, "rabbitmq-server") }
 
 func (rabbitMQ) durability(bool) string { return "before the answer" }

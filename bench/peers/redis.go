@@ -15,6 +15,8 @@ func (redisPeer) missing() string        { return installed("redis-server", "red
 func (redisPeer) version() string        { return firstLine("redis-server", "--version") }
 func (redisPeer) ways(workload) []string { return []string{"pipelined"} }
 
+func (redisPeer) warms() bool { return false }
+
 func (redisPeer) install(ctx context.Context) error { return aptInstall(ctx, "redis-server") }
 
 func (redisPeer) durability(flushed bool) string {
