@@ -13,7 +13,7 @@ import (
 )
 
 // endToEnd sends at a fixed rate and measures from the moment at which a message was due to be sent until a consumer has its body. Each
-// connection sends what is due every millisecond.
+// connection sends what is due every millisecond or two.
 func endToEnd(ctx context.Context, b *run) (figures, error) {
 	producers, consumers, err := b.connect(ctx)
 	if err != nil {
@@ -21,7 +21,7 @@ func endToEnd(ctx context.Context, b *run) (figures, error) {
 	}
 	defer closeAll(producers)
 	defer closeAll(consumers)
-	s := newSchedule(time.Now().Add(100*time.Millisecond), b.seconds)
+	s := newSchedule(time.Now().Add(100*time.Millisecond), b.w.rate, b.seconds)
 	taking, enough := context.WithCancel(ctx)
 	defer enough()
 	drained := b.takeAlong(taking, consumers, s.came)
@@ -40,37 +40,41 @@ func endToEnd(ctx context.Context, b *run) (figures, error) {
 	return f, err
 }
 
-// perTick is how many messages are due on a connection every millisecond.
-const perTick = e2ePerS / 1000 / connections
-
 // pace sends what is due, when it is due, and returns when all of it is confirmed.
 func (b *run) pace(ctx context.Context, s *schedule, p producer, noise [][]byte) error {
 	for tick := range s.ticks {
-		due := time.Duration(tick) * time.Millisecond
+		due := time.Duration(tick) * s.tick
 		time.Sleep(time.Until(s.began.Add(due)))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := p.post(bodiesDue(noise, tick, perTick, due)); err != nil {
+		if err := p.post(bodiesDue(noise, tick, s.perTick, due)); err != nil {
 			return err
 		}
-		b.sent.Add(perTick)
+		b.sent.Add(int64(s.perTick))
 	}
 	return p.flush()
 }
 
 // schedule says when each message is due, and keeps how much later it came. The first tenth warms up.
 type schedule struct {
-	began time.Time
-	warm  time.Duration
-	ticks int // of a millisecond
+	began   time.Time
+	warm    time.Duration
+	rate    int           // messages a second
+	tick    time.Duration // every one of them a connection sends perTick
+	perTick int
+	ticks   int
 
 	mu        sync.Mutex
 	histogram *hdrhistogram.Histogram
 }
 
-func newSchedule(began time.Time, d time.Duration) *schedule {
-	return &schedule{began: began, warm: d / 10, ticks: int((d + d/10) / time.Millisecond), histogram: newHistogram()}
+func newSchedule(began time.Time, rate int, d time.Duration) *schedule {
+	perTick := max(1, rate/1000/connections)
+	tick := time.Duration(perTick*connections) * time.Second / time.Duration(rate)
+	return &schedule{
+		began: began, warm: d / 10, rate: rate, tick: tick, perTick: perTick, ticks: int((d + d/10) / tick), histogram: newHistogram(),
+	}
 }
 
 func (s *schedule) came(body []byte) {
@@ -89,11 +93,11 @@ const behindMost = time.Second
 
 // keptUp fails if a peer is behind when all is sent: its latency would only tell how long the run was.
 func (s *schedule) keptUp(now time.Time, waiting int64) error {
-	late := now.Sub(s.began.Add(time.Duration(s.ticks) * time.Millisecond))
-	if late < behindMost && waiting < int64(e2ePerS*behindMost/time.Second) {
+	late := now.Sub(s.began.Add(time.Duration(s.ticks) * s.tick))
+	if late < behindMost && waiting < int64(behindMost.Seconds()*float64(s.rate)) {
 		return nil
 	}
-	return fmt.Errorf("it does not keep up: the last of %d/s was confirmed %.1f s late, when %d had not been taken", e2ePerS, late.Seconds(), waiting)
+	return fmt.Errorf("it does not keep up: the last of %d/s was confirmed %.1f s late, when %d had not been taken", s.rate, late.Seconds(), waiting)
 }
 
 // bodiesDue are n new bodies of a tick: noise, and before it the moment at which they are due.

@@ -121,16 +121,17 @@ func TestSettled(t *testing.T) {
 // At a fixed rate, a peer that is behind when all is sent has no latency.
 func TestKeptUp(t *testing.T) {
 	began := time.Now()
-	s := newSchedule(began, 10*time.Second) // and a tenth of it to warm up
+	const rate = 20_000
+	s := newSchedule(began, rate, 10*time.Second) // and a tenth of it to warm up
 	for _, c := range []struct {
 		after   time.Duration
 		waiting int64
 		keeps   bool
 	}{
 		{11 * time.Second, 0, true},
-		{11*time.Second + 900*time.Millisecond, e2ePerS - 1, true},
+		{11*time.Second + 900*time.Millisecond, rate - 1, true},
 		{12*time.Second + time.Millisecond, 0, false},
-		{11 * time.Second, e2ePerS, false},
+		{11 * time.Second, rate, false},
 	} {
 		if err := s.keptUp(began.Add(c.after), c.waiting); (err == nil) != c.keeps {
 			t.Errorf("all confirmed after %v, %d waiting: %v", c.after, c.waiting, err)

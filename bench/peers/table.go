@@ -70,7 +70,7 @@ func columns(w workload) []column {
 	p99 := column{"p99", " us", func(f *figures) float64 { return f.P99 }, true}
 	p999 := column{"p99.9", " us", func(f *figures) float64 { return f.P999 }, true}
 	switch {
-	case w.id == "e2e":
+	case w.rate > 0:
 		return []column{p50, p99, p999}
 	case w.single:
 		return []column{p50, p99}

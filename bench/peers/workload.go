@@ -19,6 +19,7 @@ type workload struct {
 	sends, takes bool
 	single       bool // one message at a time
 	size         int
+	rate         int // messages a second, where it is fixed
 	flushed      bool
 	run          func(ctx context.Context, b *run) (figures, error)
 }
@@ -37,7 +38,6 @@ type figures struct {
 const (
 	connections = 4
 	queueName   = "jobs"
-	e2ePerS     = 20_000
 )
 
 func workloads() []workload {
@@ -51,7 +51,8 @@ func workloads() []workload {
 		{id: "both", title: "send and take and ack at the same time, 1 KiB", sends: true, takes: true, size: 1024, run: both},
 		{id: "sync", title: "one at a time, 1 KiB, one connection", sends: true, single: true, size: 1024, run: oneAtATime},
 		{id: "sync-flushed", title: "one at a time, 1 KiB, one connection, flushed before the answer", sends: true, single: true, size: 1024, flushed: true, run: oneAtATime},
-		{id: "e2e", title: "send to handler at 20,000 messages/s, 1 KiB", sends: true, takes: true, size: 1024, run: endToEnd},
+		{id: "e2e", title: "send to handler at 20,000 messages/s, 1 KiB", sends: true, takes: true, size: 1024, rate: 20_000, run: endToEnd},
+		{id: "e2e-slow", title: "send to handler at 2,000 messages/s, 1 KiB", sends: true, takes: true, size: 1024, rate: 2000, run: endToEnd},
 	}
 }
 
