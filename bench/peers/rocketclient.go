@@ -139,6 +139,8 @@ func queryRoute(topic string) []byte {
 // everything is a FilterExpression that lets every message through.
 func everything() []byte { return appendBytes(appendInt(nil, 1, 1), 2, "*") }
 
+// rocketProducer sends what waits, up to postBatch messages a request: all there is when a request may go out, so that a paced sender's
+// messages are gathered when the server is slow.
 type rocketProducer struct {
 	c     *grpc.ClientConn
 	ctx   context.Context
@@ -146,9 +148,10 @@ type rocketProducer struct {
 	id    string
 	sent  atomic.Uint64
 
-	slots   chan struct{} // one for each request that is out
-	pending sync.WaitGroup
 	mu      sync.Mutex
+	moved   sync.Cond // fewer wait, or fewer are out
+	waiting [][]byte
+	out     int // requests
 	err     error
 }
 
@@ -160,9 +163,9 @@ func (r *rocketRunning) producer(_ context.Context, queue, _ string) (producer, 
 		return nil, err
 	}
 	id := fmt.Sprintf("producer%d", rocketClients.Add(1))
-	return &rocketProducer{
-		c: c, ctx: rocketIdentity(context.Background(), id), topic: queue, id: id, slots: make(chan struct{}, postWindow/postBatch),
-	}, nil
+	p := &rocketProducer{c: c, ctx: rocketIdentity(context.Background(), id), topic: queue, id: id}
+	p.moved.L = &p.mu
+	return p, nil
 }
 
 // request is a SendMessageRequest.
@@ -192,29 +195,45 @@ func (p *rocketProducer) send(bodies [][]byte) error {
 }
 
 func (p *rocketProducer) post(bodies [][]byte) error {
-	for len(bodies) > 0 {
-		n := min(len(bodies), postBatch)
-		batch := bodies[:n]
-		p.slots <- struct{}{}
-		p.pending.Go(func() {
-			if err := p.send(batch); err != nil {
-				p.mu.Lock()
-				p.err = err
-				p.mu.Unlock()
-			}
-			<-p.slots
-		})
-		bodies = bodies[n:]
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for len(p.waiting) >= postBatch && p.err == nil {
+		p.moved.Wait()
+	}
+	p.waiting = append(p.waiting, bodies...)
+	if p.out < postWindow/postBatch {
+		p.out++
+		go p.sendWaiting()
+	}
 	return p.err
 }
 
-func (p *rocketProducer) flush() error {
-	p.pending.Wait()
+// sendWaiting makes requests, one after the other, as long as something waits.
+func (p *rocketProducer) sendWaiting() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for len(p.waiting) > 0 && p.err == nil {
+		n := min(len(p.waiting), postBatch)
+		batch := p.waiting[:n:n]
+		p.waiting = p.waiting[n:]
+		p.moved.Broadcast()
+		p.mu.Unlock()
+		err := p.send(batch)
+		p.mu.Lock()
+		if err != nil {
+			p.err = err
+		}
+	}
+	p.out--
+	p.moved.Broadcast()
+}
+
+func (p *rocketProducer) flush() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.out > 0 {
+		p.moved.Wait()
+	}
 	return p.err
 }
 
