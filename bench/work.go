@@ -66,15 +66,17 @@ func (w *workWorkload) Run(ctx context.Context, run *Run) error {
 type workRun struct {
 	batch   int
 	most    uint64
+	running context.Context
 	ended   context.CancelFunc
 	settled atomic.Uint64
+	cut     atomic.Uint64 // not settled when the run had ended: nobody waits for their answers for long
 	first   firstError
 }
 
 func (w *workWorkload) work(ctx context.Context, run *Run, clients []*client.Client) error {
 	running, ended := context.WithCancel(ctx)
 	defer ended()
-	x := &workRun{batch: w.batch, most: run.Messages, ended: ended}
+	x := &workRun{batch: w.batch, most: run.Messages, running: running, ended: ended}
 	lane := run.Lane("handler_to_ack", true)
 	takers := make([]workTaker, len(clients))
 	run.Begin(0)
@@ -99,6 +101,7 @@ func (w *workWorkload) work(ctx context.Context, run *Run, clients []*client.Cli
 	}
 	run.Count("redelivered", redelivered)
 	run.Count("renewals", renewals)
+	run.Count("cut_off", x.cut.Load())
 	if err := x.first.get(); err != nil {
 		return err
 	}
@@ -142,7 +145,12 @@ func (t *workTaker) work(ctx context.Context) {
 func (t *workTaker) settled(d *client.Delivery, err error) {
 	now := time.Now()
 	began, _ := t.starts.LoadAndDelete(d)
-	if err != nil {
+	switch {
+	case err == nil:
+	case t.run.running.Err() != nil:
+		t.run.cut.Add(1)
+		return
+	default:
 		t.record.Fail(1)
 		return
 	}
