@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,7 @@ const (
 	fillWindow = 8
 	// consumeStall is after how long without a message a consuming run gives up.
 	consumeStall = 30 * time.Second
-	// idlePop is how long a pop waits when its taker has several topics to look at.
+	// idlePop is how long a pop waits when its taker has several topics to look at, and has found none of them to have something.
 	idlePop = 5 * time.Millisecond
 	// leavePatience is for taking leave of a broker that may be gone.
 	leavePatience = 5 * time.Second
@@ -112,12 +113,22 @@ func (run *Run) newTaking(ctx context.Context, clients []*client.Client) (*takin
 	for i, s := range t.sessions {
 		for j := range run.Window {
 			t.takers = append(t.takers, &taker{
-				run: t, session: s, topics: shareOf(t.topics, i*run.Window+j, takers),
+				run: t, session: s, topics: roundOf(t.topics, i*run.Window+j, takers),
 				whole: t.whole.Recorder(), pops: t.pops.Recorder(), acks: t.acks.Recorder(),
 			})
 		}
 	}
 	return t, nil
+}
+
+// roundOf is what taker i of n pops from in turn: one topic if there are enough takers for each, else all of them, so that nobody has
+// more to do than others, beginning at another one than they do.
+func roundOf(topics []string, i, n int) []string {
+	if n >= len(topics) {
+		return shareOf(topics, i, n)
+	}
+	at := i * len(topics) / n
+	return slices.Concat(topics[at:], topics[:at])
 }
 
 // leave clears away what newTaking made.
@@ -237,15 +248,24 @@ func (x *taker) work(ctx context.Context) {
 
 // rounds pops until there is nothing more to be popped. The ack of the last batch may then still be under way.
 func (x *taker) rounds(ctx context.Context) error {
-	options := client.PopOptions{Max: min(x.run.batch, protocol.MaxPopMessages), Await: consumeStall}
-	if len(x.topics) > 1 {
-		options.Await = idlePop
-	}
-	for x.run.popping.Err() == nil {
+	options := client.PopOptions{Max: min(x.run.batch, protocol.MaxPopMessages)}
+	for empty := 0; x.run.popping.Err() == nil; {
 		options.Topic = x.topics[x.turn]
 		x.turn = (x.turn + 1) % len(x.topics)
-		if err := x.round(ctx, options); err != nil {
+		switch {
+		case len(x.topics) == 1:
+			options.Await = consumeStall
+		case empty >= len(x.topics):
+			options.Await = idlePop
+		default:
+			options.Await = 0
+		}
+		n, err := x.round(ctx, options)
+		if err != nil {
 			return err
+		}
+		if empty++; n > 0 {
+			empty = 0
 		}
 	}
 	return nil
@@ -258,29 +278,30 @@ type acking struct {
 	began, popped time.Time
 }
 
-// round pops once, and has the batch acked while the next one is popped: so both requests go out in one write.
-func (x *taker) round(ctx context.Context, options client.PopOptions) error {
+// round pops once, and has the batch acked while the next one is popped: so both requests go out in one write. It tells how many messages
+// came.
+func (x *taker) round(ctx context.Context, options client.PopOptions) (n int, err error) {
 	began := time.Now()
 	batch, err := x.session.Pop(x.run.popping, options)
 	popped := time.Now()
 	if failed := x.settle(ctx); failed != nil {
-		return failed
+		return 0, failed
 	}
 	if err != nil {
 		if x.run.popping.Err() != nil {
-			return nil // that is why
+			return 0, nil // that is why
 		}
-		return err
+		return 0, err
 	}
-	n := len(batch.Deliveries)
+	n = len(batch.Deliveries)
 	if n == 0 {
 		batch.Release()
-		return nil
+		return 0, nil
 	}
 	for _, d := range batch.Deliveries {
 		if err := d.Err(); err != nil {
 			x.whole.Fail(1)
-			return err
+			return n, err
 		}
 		if d.Attempt > 1 {
 			x.redelivered++
@@ -290,7 +311,7 @@ func (x *taker) round(ctx context.Context, options client.PopOptions) error {
 	if x.run.taken.Add(uint64(n)) >= x.run.most {
 		x.run.allTaken()
 	}
-	return nil
+	return n, nil
 }
 
 // settle waits for the ack that is under way.

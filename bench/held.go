@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	heldQueues  = 100       // each holds no more than the default cap of a queue and group
+	heldQueues  = 128       // each holds less than the default cap of a queue and group, 10,000, up to a million and more
 	heldShare   = 4000      // leases of a session, whose default cap is 4,096
 	heldClients = 4         // connections of the sessions
 	heldFor     = time.Hour // a lease
@@ -20,7 +20,7 @@ const (
 // hold has sessions of a group of its own hold so many leases, of a topic of its own, until release is called.
 func (run *Run) hold(ctx context.Context, leases int) (release func(), err error) {
 	topic, group := run.Topic+"-held", run.Group+"-holders"
-	fill := SendOptions{Addr: run.Addr, Topic: topic, Queues: heldQueues, Size: 100, Batch: fillBatch, Producers: heldClients, Messages: uint64(leases)}
+	fill := SendOptions{Addr: run.Addr, Topic: topic, Queues: heldQueues, Size: 100, Batch: fillBatch, Producers: heldClients, Messages: uint64(leases + leases/10)} // so that no session has to look for the last ones
 	if _, err := Send(ctx, fill); err != nil {
 		return nil, err
 	}

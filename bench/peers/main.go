@@ -111,18 +111,15 @@ func measure(ctx context.Context, o *options) (err error) {
 			compare(ctx, o, r, w, me, peers, dir)
 		}
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	switch o.output {
+	switch o.output { // what an interrupt leaves out, too: it may come after hours
 	case "json":
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
-		return e.Encode(r)
+		err = e.Encode(r)
 	default:
 		r.text(os.Stdout, o.output == "markdown")
 	}
-	return nil
+	return errors.Join(err, ctx.Err())
 }
 
 func everyPeer() []peer {
@@ -196,10 +193,12 @@ func compare(ctx context.Context, o *options, r *report, w workload, me peer, pe
 // once is one run. A peer that fails is not run again.
 func once(ctx context.Context, o *options, w workload, p peer, r *result, dir string) {
 	f, err := runOne(ctx, o, w, p, r.Way, dir)
-	if err != nil {
-		if r.Skipped = err.Error(); ctx.Err() == nil {
-			fmt.Fprintf(os.Stderr, "%-16s %-24s %-14s failed: %v\n", w.id, p.name(), r.Way, err)
-		}
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		r.Skipped = err.Error()
+		fmt.Fprintf(os.Stderr, "%-16s %-24s %-14s failed: %v\n", w.id, p.name(), r.Way, err)
 		return
 	}
 	r.Rounds = append(r.Rounds, f)

@@ -119,6 +119,10 @@ func rows(w workload, results []*result, ours string) [][]string {
 				cells = append(cells, "skipped", "", "")
 				continue
 			}
+			if len(r.Rounds) == 0 { // an interrupt came before
+				cells = append(cells, "not run", "", "")
+				continue
+			}
 			middle, least, most := r.of(c.figure)
 			ratio := ""
 			if r.Peer != ours {
