@@ -83,9 +83,10 @@ type Header struct {
 	BornMs   int64 // of a COPY: WallMs of the message that it is a copy of; else zero
 }
 
-// Born is the wall clock, in ms since 1970, at which the message in a MESSAGE or COPY record was stored first.
+// Born is the wall clock, in ms since 1970, at which the message in a MESSAGE or COPY record was stored first. Of a copy that does not
+// say so, as they were made once, it is when the copy was stored.
 func (h *Header) Born() int64 {
-	if h.Type == TypeCopy {
+	if h.Type == TypeCopy && h.BornMs != 0 {
 		return h.BornMs
 	}
 	return h.WallMs

@@ -249,3 +249,19 @@ func BenchmarkReadRecord1K(b *testing.B) {
 		}
 	}
 }
+
+func TestBorn(t *testing.T) {
+	for what, c := range map[string]struct {
+		header Header
+		want   int64
+	}{
+		"a message":                      {Header{Type: TypeMessage, WallMs: 5}, 5},
+		"a copy":                         {Header{Type: TypeCopy, WallMs: 9, BornMs: 5}, 5},
+		"a copy that does not say so":    {Header{Type: TypeCopy, WallMs: 9}, 9},
+		"a message with the word in use": {Header{Type: TypeMessage, WallMs: 5, BornMs: 3}, 5},
+	} {
+		if got := c.header.Born(); got != c.want {
+			t.Errorf("%s is born at %d, want %d", what, got, c.want)
+		}
+	}
+}

@@ -183,7 +183,7 @@ func (t *tally) copied(r *mmaplog.Record) {
 			p.Offset, t.nameOf(p.Topic, p.Queue), p.ID, o.Offset, t.nameOf(o.Topic, o.Queue), o.ID)
 	} else if !bytes.Equal(original.Payload, r.Payload) {
 		t.find(h, "a COPY record of %s has another content than its original at position %d", p.ID, birth)
-	} else if at := h.Born(); at != original.Header.WallMs {
+	} else if at := h.BornMs; at != 0 && at != original.Header.WallMs {
 		t.find(h, "a COPY record of %s says that it was born at %d ms, its original at position %d at %d ms", p.ID, at, birth, original.Header.WallMs)
 	}
 }
